@@ -1,0 +1,119 @@
+"""The whole way in four functions: prepare, train_experts, distill, evaluate. The command line is a skin over these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pairstill import distillation
+from pairstill.bank import Bank
+from pairstill.buffers import import_buffers
+from pairstill.distilled import DistilledSet, load
+from pairstill.encoded import Encoded
+from pairstill.errors import PairstillError
+from pairstill.evaluation import Row, evaluate_full
+from pairstill.evaluation import evaluate as score
+from pairstill.experts import train_experts as train_into_bank
+from pairstill.prepared import Prepared, open_prepared
+from pairstill.prepared import prepare as prepare_folder
+from pairstill.protocols import protocol_named
+from pairstill.sources import SourceSpec
+from pairstill.towers import Towers
+from pairstill.training import EXPERT_RECIPE, Recipe
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+def prepare(
+    source: str,
+    out: str | Path,
+    towers: Towers = Towers(),  # noqa: B008 (a frozen value)
+    workers: int = 2,
+    device: Device = "auto",
+    **options: Any,
+) -> Prepared:
+    """Check a dataset and cache its features in `out`. `options` are those of `pairstill.sources.SourceSpec`."""
+    prepared, _ = prepare_folder(SourceSpec(source, **options), Path(out), towers, workers)
+    cache_features(prepared.encoded(workers=workers, device=device_named(device)))
+    return prepared
+
+
+def cache_features(encoded: Encoded) -> None:
+    """Compute whatever later stages read, so that they start at once."""
+    _ = encoded.image_features
+    if encoded.towers.train == "full":
+        encoded.split("train")
+
+
+def train_experts(
+    data: str | Path | Prepared,
+    out: str | Path,
+    count: int = 20,
+    recipe: Recipe = EXPERT_RECIPE,
+    seed: int = 0,
+    device: Device = "auto",
+) -> Bank:
+    """Train experts on prepared data until the bank in `out` has `count` of them."""
+    return train_into_bank(_encoded(data, None, device), Path(out), count, recipe, seed)
+
+
+def import_experts(
+    data: str | Path | Prepared, out: str | Path, image_buffers: list[str], text_buffers: list[str]
+) -> Bank:
+    """Make a bank from trajectory buffers (`.pt`) that LoRS or MTT-VL wrote for the same towers."""
+    encoded = _encoded(data, None, "cpu")
+    return import_buffers(encoded, Path(out), [Path(p) for p in image_buffers], [Path(p) for p in text_buffers])
+
+
+def distill(
+    data: str | Path | Prepared,
+    out: str | Path,
+    method: str = "mdm",
+    pairs: int = 100,
+    bank: str | Path | Bank | None = None,
+    protocol: str = "clean",
+    settings: Any = None,
+    seed: int = 0,
+    resume: bool = False,
+    device: Device = "auto",
+) -> DistilledSet:
+    """Distil prepared data into `pairs` pairs, saved in `out`."""
+    opened = Bank.open(Path(bank)) if isinstance(bank, (str, Path)) else bank
+    encoded = _encoded(data, None, device)
+    return distillation.distill(
+        encoded, Path(out), method, pairs, protocol_named(protocol), opened, settings, seed, resume
+    )
+
+
+def evaluate(
+    distilled: str | Path | DistilledSet | Literal["full"],
+    data: str | Path | Prepared,
+    protocol: str = "clean",
+    seeds: int = 5,
+    towers: Towers | None = None,
+    split: str = "test",
+    seed: int = 0,
+    device: Device = "auto",
+) -> Row:
+    """Train fresh students on a distilled set and score them; "full" trains them on all real pairs instead."""
+    preset = protocol_named(protocol)
+    if distilled == "full":
+        return evaluate_full(_encoded(data, towers, device), preset, seeds, split, seed=seed)
+    pairs = distilled if isinstance(distilled, DistilledSet) else load(Path(str(distilled)))
+    return score(_encoded(data, towers, device), pairs, preset, seeds, split, seed=seed)
+
+
+def _encoded(data: str | Path | Prepared, towers: Towers | None, device: Device) -> Encoded:
+    prepared = data if isinstance(data, Prepared) else open_prepared(data)
+    return prepared.encoded(towers, device=device_named(device))
+
+
+def device_named(wanted: Device) -> str:
+    """`auto` is the GPU where there is one."""
+    import torch
+
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise PairstillError(
+            "--device cuda: torch finds no GPU here. Use --device cpu, or install a CUDA build of torch."
+        )
+    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"

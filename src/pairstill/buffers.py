@@ -1,0 +1,102 @@
+"""Banks from the trajectory buffers of LoRS and MTT-VL: lists of parameters in `.pt` files, read without unpickling."""
+
+from __future__ import annotations
+
+import pickle  # for the name of an error only: nothing is unpickled
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pairstill.bank import Bank
+from pairstill.encoded import Encoded
+from pairstill.errors import PairstillError
+from pairstill.progress import console
+
+Parameters = dict[str, Tensor]
+
+
+def import_buffers(encoded: Encoded, folder: Path, image_files: Sequence[Path], text_files: Sequence[Path]) -> Bank:
+    """Make a bank of experts from pairs of buffer files.
+
+    A buffer is a list of experts; an expert is a list of epochs, the first before training; an epoch is a list of
+    tensors in the order of the module's parameters, or a state dict. `image_files[i]` holds the image tower of the
+    experts whose text projector is in `text_files[i]`.
+    """
+    if len(image_files) != len(text_files) or not image_files:
+        raise PairstillError(
+            f"buffers come in pairs: there are {len(image_files)} image and {len(text_files)} text files."
+        )
+    if (folder / "bank.json").exists():
+        raise PairstillError(f"{folder} already holds a bank. Choose another --out.")
+    names = [name for name, _ in encoded.new_model(seed=0).named_parameters()]
+    shapes = {name: p.shape for name, p in encoded.new_model(seed=0).named_parameters()}
+    image_names = [name for name in names if not name.startswith("text_head.")]
+    text_names = [name for name in names if name.startswith("text_head.")]
+    bank: Bank | None = None
+    for image_file, text_file in zip(image_files, text_files, strict=True):
+        image_experts = _read(image_file, {name: shapes[name] for name in image_names})
+        text_experts = _read(text_file, {name: shapes[name] for name in text_names})
+        if [len(expert) for expert in image_experts] != [len(expert) for expert in text_experts]:
+            raise PairstillError(f"{image_file} and {text_file} hold different numbers of experts or epochs.")
+        for image_epochs, text_epochs in zip(image_experts, text_experts, strict=True):
+            epochs = [{**image, **text} for image, text in zip(image_epochs, text_epochs, strict=True)]
+            bank = bank or _create(encoded, folder, epochs[0])
+            _warn_if_other_anchor(bank, epochs[0])
+            bank.add(len(bank.experts), epochs[1:])
+    assert bank is not None
+    return bank
+
+
+def _create(encoded: Encoded, folder: Path, anchor: Parameters) -> Bank:
+    return Bank.create(folder, anchor, encoded.identity(), encoded.dataset.fingerprint, {"imported": True})
+
+
+def _warn_if_other_anchor(bank: Bank, start: Parameters) -> None:
+    """Say when an expert started elsewhere: its displacement then says less about what it learnt."""
+    other = [name for name, value in start.items() if not torch.equal(value, bank.anchor[name])]
+    if other:
+        console.print(
+            f"[yellow]note:[/] expert {len(bank.experts)} did not start from the first one's weights "
+            f"({len(other)} tensors, such as {other[0]}): merge ratios of these layers mean little."
+        )
+
+
+def _read(path: Path, shapes: Mapping[str, torch.Size]) -> list[list[Parameters]]:
+    try:
+        experts = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise PairstillError(f"{path} does not exist.") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise PairstillError(
+            f"{path} is not a buffer that can be read safely: {str(error).splitlines()[0]}. Only tensors, lists and "
+            "dicts are accepted; code is never run."
+        ) from error
+    if not isinstance(experts, list) or not experts:
+        raise PairstillError(f"{path}: a buffer is a list of experts, not {type(experts).__name__}.")
+    return [
+        [_epoch(epoch, shapes, path, e, i) for i, epoch in enumerate(_epochs(expert, path))]
+        for e, expert in enumerate(experts)
+    ]
+
+
+def _epochs(expert: Any, path: Path) -> list[Any]:
+    if not isinstance(expert, list) or len(expert) < 2:
+        raise PairstillError(f"{path}: an expert is a list of at least two epochs, the first before training.")
+    return expert
+
+
+def _epoch(epoch: Any, shapes: Mapping[str, torch.Size], path: Path, expert: int, number: int) -> Parameters:
+    """One epoch's tensors under this package's names; by order, as both list a module's parameters in its order."""
+    values = list(epoch.values()) if isinstance(epoch, dict) else epoch
+    where = f"{path}, expert {expert}, epoch {number}"
+    if not isinstance(values, list) or not all(isinstance(value, Tensor) for value in values):
+        raise PairstillError(f"{where}: an epoch is a list of tensors or a state dict.")
+    if len(values) != len(shapes):
+        raise PairstillError(f"{where}: {len(values)} tensors, but these towers have {len(shapes)}.")
+    for (name, shape), value in zip(shapes.items(), values, strict=True):
+        if value.shape != shape:
+            raise PairstillError(f"{where}: {name} is {tuple(value.shape)}, but these towers have {tuple(shape)}.")
+    return {name: value.detach().float().clone() for name, value in zip(shapes, values, strict=True)}

@@ -1,0 +1,178 @@
+"""The command line: command to function, a thin skin. Options come from the functions' signatures."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pairstill.errors import PairstillError, unknown
+from pairstill.progress import console
+
+COMMANDS = {
+    "demo": "embedded data, pip-installed weights: experts, distil, score, in minutes",
+    "ls": "list methods, encoders, sources, protocols",
+    "prepare": "check a dataset, split it, cache its features",
+    "experts": "train experts on prepared data, or import another project's buffers",
+    "distill": "distil prepared data into a few pairs",
+    "evaluate": "train students on a distilled set and score them",
+}
+
+USAGE = """pairstill distils an image-caption dataset into a few hundred pairs that train a retrieval model.
+
+usage: pairstill COMMAND [options]      pairstill COMMAND --help
+
+{commands}
+
+A whole run on your own data:
+  pairstill prepare  photos/ --out work/data --towers.image-size 112
+  pairstill experts  work/data --out work/bank
+  pairstill distill  work/data --bank work/bank --pairs 100 --out work/set
+  pairstill evaluate work/set --data work/data
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 2 for bad input, 130 when interrupted."""
+    arguments = sys.argv[1:] if argv is None else argv
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        return _dispatch(arguments)
+    except PairstillError as error:
+        return _report(error, arguments)
+    except KeyboardInterrupt:
+        console.print("stopped.")
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        listing = "\n".join(f"  {name:<9} {summary}" for name, summary in COMMANDS.items())
+        print(USAGE.format(commands=listing))
+        return 0
+    if arguments[0] == "--version":
+        from importlib import metadata
+
+        print(f"pairstill {metadata.version('pairstill')}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
+    from pairstill import commands
+
+    function = getattr(commands, name)
+    function(**_parse(name, function, rest))
+    return 0
+
+
+def _report(error: PairstillError, arguments: list[str]) -> int:
+    from pairstill.run import Interrupted
+
+    if isinstance(error, Interrupted):
+        again = arguments if "--resume" in arguments else [*arguments, "--resume"]
+        console.print(f"{error}\nContinue with:  pairstill {shlex.join(again)}", soft_wrap=True, markup=False)
+        return 130
+    console.print("[red]error:[/]", end=" ")
+    console.print(str(error), soft_wrap=True, markup=False)
+    return 2
+
+
+def _parse(name: str, function: Callable[..., None], arguments: list[str]) -> dict[str, Any]:
+    """Options of a command from its signature, a YAML file (--config) and the command line."""
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    parser = ArgumentParser(
+        prog=f"pairstill {name}",
+        description=inspect.getdoc(function),
+        formatter_class=_formatter(),
+        exit_on_error=False,
+        print_config="--print_config",
+    )
+    parser.add_argument("--config", action="config", help="YAML file with any of these options.")
+    parser.add_function_arguments(function, as_positional=True, skip={"settings"})
+    if "settings" in inspect.signature(function).parameters:
+        _add_method_settings(parser, arguments)
+    try:
+        namespace = parser.parse_args(_with_underscores(arguments, function))
+    except ArgumentError as error:
+        raise PairstillError(f"{_readable(str(error))} See: pairstill {name} --help") from None
+    values = parser.instantiate_classes(namespace).as_dict()
+    return {key: value for key, value in values.items() if key not in ("config", "print_config")}
+
+
+def _add_method_settings(parser: Any, arguments: list[str]) -> None:
+    """The chosen method's own settings, as --settings.NAME."""
+    from pairstill.methods import method_named
+
+    parser.add_class_arguments(method_named(_method_of(arguments)).settings, "settings")
+
+
+def _method_of(arguments: list[str]) -> str:
+    """The method that the command line or its YAML file names, before anything else is parsed."""
+    import yaml
+
+    from pairstill.commands import DEFAULT_METHOD
+
+    method = DEFAULT_METHOD
+    for place, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        following = value if equals else (arguments[place + 1] if place + 1 < len(arguments) else "")
+        if option == "--method":
+            return following
+        if option == "--config":
+            try:
+                with open(following, encoding="utf-8") as file:  # noqa: PTH123
+                    method = str((yaml.safe_load(file) or {}).get("method", method))
+            except (OSError, yaml.YAMLError, AttributeError) as error:
+                raise PairstillError(f"--config {following}: not a readable YAML file: {error}.") from error
+    return method
+
+
+def _with_underscores(arguments: list[str], function: Callable[..., None]) -> list[str]:
+    """`--image-size` as signatures spell it, and a bare flag such as `--resume` as `--resume=true`."""
+    flags = {f"--{name}" for name, p in inspect.signature(function).parameters.items() if isinstance(p.default, bool)}
+    result = []
+    for place, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        if not option.startswith("--"):
+            result.append(word)
+            continue
+        option = "--" + option[2:].replace("-", "_")
+        following = arguments[place + 1].lower() if place + 1 < len(arguments) else ""
+        bare_flag = option in flags and not equals and following not in ("true", "false")
+        result.append(f"{option}=true" if bare_flag else option + equals + value)
+    return result
+
+
+def _readable(message: str) -> str:
+    """The last line that says something, without the parser's own wrapping."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return (" ".join(lines) if lines else "wrong options").rstrip(".") + "."
+
+
+def _formatter() -> type:
+    """Help that spells options with dashes."""
+    from jsonargparse import DefaultHelpFormatter
+
+    class Dashes(DefaultHelpFormatter):
+        def _format_action_invocation(self, action: Any) -> str:
+            text = str(super()._format_action_invocation(action))
+            return " ".join(w.replace("_", "-") if w.startswith("--") else w for w in text.split(" "))
+
+        def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
+            super().add_usage(usage or "%(prog)s [options] " + _positionals(actions), actions, groups, prefix)
+
+    return Dashes
+
+
+def _positionals(actions: Any) -> str:
+    return " ".join(action.dest.upper() for action in actions if not action.option_strings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

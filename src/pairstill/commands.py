@@ -1,0 +1,236 @@
+"""What each command does, in terms of the API; prints results to standard output and all else to standard error."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from pairstill import api
+from pairstill.errors import PairstillError, unknown
+from pairstill.prepared import prepare as prepare_folder
+from pairstill.sources import SourceSpec
+from pairstill.towers import Towers
+from pairstill.training import EXPERT_RECIPE, Recipe
+
+DEFAULT_METHOD = "mdm"
+DEFAULT_TOWERS = Towers()
+
+out_console = Console(highlight=False)
+
+
+def prepare(
+    source: str,
+    out: str | None = None,
+    towers: Towers = DEFAULT_TOWERS,
+    images: str | None = None,
+    image_column: str | None = None,
+    caption_column: str | None = None,
+    split_column: str | None = None,
+    val_fraction: float = 0.1,
+    test_fraction: float = 0.1,
+    streaming: bool = False,
+    limit: int | None = None,
+    on_bad: Literal["error", "skip"] = "error",
+    seed: int = 0,
+    workers: int = 2,
+    device: api.Device = "auto",
+) -> None:
+    """Check a dataset, split it, and cache its features, so that later commands start at once.
+
+    Args:
+        source: `emoji`; a folder of pictures with metadata.jsonl or a CSV; a Karpathy JSON (Flickr8k/30k, COCO);
+            parquet files; webdataset shards; or the name of a dataset on the Hugging Face Hub.
+        out: Folder to make.
+        towers: The encoders, the picture size, and what is trained.
+        images: Folder of the pictures, where it is not beside the JSON.
+        image_column: Column of the pictures, where it can't be guessed.
+        caption_column: Column of the captions, where it can't be guessed.
+        split_column: Column that says train, val or test.
+        val_fraction: Share of pictures for validation, where the source has no split.
+        test_fraction: Share of pictures for test, where the source has no split.
+        streaming: Read a Hub dataset or shards without fetching all of it first.
+        limit: At most this many pictures of each split.
+        on_bad: Stop at unreadable pictures and empty captions, or leave them out and count them.
+        seed: For splits that are drawn here.
+        workers: Processes that decode pictures.
+        device: Where features are computed.
+    """
+    folder = _needed(out, "--out", "the folder to make")
+    spec = SourceSpec(
+        source, images, image_column, caption_column, split_column, val_fraction, test_fraction,
+        streaming, limit, seed, on_bad,
+    )  # fmt: skip
+    prepared, found = prepare_folder(spec, folder, towers, workers)
+    for line in found:
+        out_console.print(line, markup=False)
+    api.cache_features(prepared.encoded(workers=workers, device=api.device_named(device)))
+    out_console.print(f"\n{folder}: ready, fingerprint {prepared.dataset.fingerprint}, {towers.describe()}")
+
+
+def experts(
+    data: str,
+    out: str | None = None,
+    count: int = 20,
+    recipe: Recipe = EXPERT_RECIPE,
+    seed: int = 0,
+    import_images: list[str] = [],  # noqa: B006 (jsonargparse needs a list; it is never changed)
+    import_texts: list[str] = [],  # noqa: B006
+    device: api.Device = "auto",
+) -> None:
+    """Train experts from one shared anchor, keeping every epoch. Run again to continue, or with a larger --count.
+
+    Args:
+        data: A prepared dataset.
+        out: Folder of the bank.
+        count: Experts in the bank when it is done.
+        recipe: How an expert is trained.
+        seed: Of the anchor and of the experts.
+        import_images: Instead of training, image buffers (.pt) of LoRS or MTT-VL, as a list: [a.pt,b.pt].
+        import_texts: The text buffers that belong to them.
+        device: Where to train.
+    """
+    folder = _needed(out, "--out", "the folder of the bank")
+    if import_images or import_texts:
+        bank = api.import_experts(data, folder, import_images, import_texts)
+    else:
+        bank = api.train_experts(data, folder, count, recipe, seed, device)
+    out_console.print(f"{folder}: {len(bank.experts)} experts, {len(bank.checkpoints)} checkpoints")
+
+
+def distill(
+    data: str,
+    out: str | None = None,
+    method: str = DEFAULT_METHOD,
+    pairs: int = 100,
+    bank: str | None = None,
+    protocol: str = "clean",
+    seed: int = 0,
+    resume: bool = False,
+    device: api.Device = "auto",
+    settings: Any = None,
+) -> None:
+    """Distil prepared data into a few pairs. Ctrl-C is safe: --resume goes on to the same result.
+
+    Args:
+        data: A prepared dataset.
+        out: Folder of the distilled set; its run is kept in OUT/run.
+        method: How to distil; `pairstill ls methods` lists them. A method's own options are --settings.NAME.
+        pairs: How many pairs to make.
+        bank: Experts, made by `pairstill experts`, for methods that need them.
+        protocol: How the iteration is chosen; `pairstill ls protocols` lists them.
+        seed: The same seed gives the same bytes.
+        resume: Continue a run that was stopped.
+        device: Where to compute.
+        settings: The method's own settings.
+    """
+    folder = _needed(out, "--out", "the folder of the distilled set")
+    made = api.distill(data, folder, method, pairs, bank, protocol, settings, seed, resume, device)
+    out_console.print(f"{folder}: {len(made)} pairs by {method}. Score it: pairstill evaluate {folder} --data {data}")
+
+
+def evaluate(
+    distilled: str,
+    data: str | None = None,
+    protocol: str = "clean",
+    seeds: int = 5,
+    towers: Towers | None = None,
+    split: str = "test",
+    seed: int = 0,
+    json: bool = False,
+    device: api.Device = "auto",
+) -> None:
+    """Train fresh students on a distilled set and print their recall on real pairs, mean ± standard deviation.
+
+    Args:
+        distilled: A distilled set, or `full` to train on all real pairs.
+        data: The prepared dataset to score on.
+        protocol: What is reported; `pairstill ls protocols` lists them.
+        seeds: How many students.
+        towers: Other towers than the data was prepared for.
+        split: Where recall is taken.
+        seed: Of the students.
+        json: Print a JSON list of rows instead of a table.
+        device: Where to train.
+    """
+    folder = _needed(data, "--data", "the prepared dataset")
+    row = api.evaluate(distilled, folder, protocol, seeds, towers, split, seed, device)
+    if json:
+        print(json_module.dumps([row.to_dict()], indent=2))
+        return
+    from pairstill.tables import results_table
+
+    out_console.print(results_table([row], f"{row.towers}, protocol {row.protocol}, {row.split} split"))
+
+
+def ls(what: str | None = None) -> None:
+    """List what there is to choose from.
+
+    Args:
+        what: methods, encoders, sources or protocols; all of them when left out.
+    """
+    listings = {"methods": _methods, "encoders": _encoders, "sources": _sources, "protocols": _protocols}
+    if what is not None and what not in listings:
+        raise unknown("listing", what, listings)
+    for name, listing in listings.items():
+        if what in (None, name):
+            out_console.print(f"[bold]{name}[/]")
+            for entry, summary in listing().items():
+                out_console.print(f"  {entry:<20} {summary}", markup=False, soft_wrap=True)
+
+
+def demo(out: str = "runs/demo") -> None:
+    """The whole way on the embedded emoji set: MDM against random, k-means and the full set.
+
+    Args:
+        out: Folder for everything that it makes; run again to continue or to see the table again.
+    """
+    from pairstill.demo import run_demo
+
+    run_demo(Path(out))
+
+
+def _methods() -> dict[str, str]:
+    from pairstill.methods import METHODS
+
+    return {name: method.summary for name, method in METHODS.items()}
+
+
+def _encoders() -> dict[str, str]:
+    from pairstill.towers.weights import IMAGE_PRESETS, TEXT_PRESETS
+
+    images = {name: f"image, timm {p.timm_name}, {_carrier([p.package])}" for name, p in IMAGE_PRESETS.items()}
+    texts = {name: f"text, {p.hub_id}, {_carrier(list(p.packages))}" for name, p in TEXT_PRESETS.items()}
+    return {
+        **images,
+        **texts,
+        "any other name": "a timm model, a transformers model on the Hub, or a local folder",
+    }
+
+
+def _carrier(packages: list[str | None]) -> str:
+    return (
+        f"weights in {packages[0]}{' ...' if len(packages) > 1 else ''}"
+        if packages and packages[0]
+        else "weights from the Hub"
+    )
+
+
+def _sources() -> dict[str, str]:
+    from pairstill.sources import SOURCES
+
+    return {name: source.summary for name, source in SOURCES.items()}
+
+
+def _protocols() -> dict[str, str]:
+    from pairstill.protocols import PROTOCOLS
+
+    return {name: protocol.summary for name, protocol in PROTOCOLS.items()}
+
+
+def _needed(value: str | None, option: str, what: str) -> Path:
+    if value is None:
+        raise PairstillError(f"{option} is missing: give {what}.")
+    return Path(value)

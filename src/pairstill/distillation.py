@@ -1,0 +1,101 @@
+"""One distillation from start to saved set: a method, a budget, a run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pairstill.augment import dsa
+from pairstill.bank import Bank
+from pairstill.distilled import DistilledSet, load
+from pairstill.encoded import Encoded
+from pairstill.errors import PairstillError
+from pairstill.methods import Context, method_named
+from pairstill.metrics import Recall
+from pairstill.protocols import Protocol
+from pairstill.run import Run
+from pairstill.seeds import derive
+from pairstill.students import as_training_pairs, train_student
+
+SELECTION_STUDENTS = 2
+"""Students behind each score by which an iteration is chosen; the figure itself is taken with others."""
+
+
+def distill(
+    encoded: Encoded,
+    out: Path,
+    method: str,
+    pairs: int,
+    protocol: Protocol,
+    bank: Bank | None = None,
+    settings: Any = None,
+    seed: int = 0,
+    resume: bool = False,
+) -> DistilledSet:
+    """Make `pairs` synthetic pairs with `method` and save them in `out`; with `resume`, go on where a run stopped.
+
+    Args:
+        encoded: The dataset through its towers.
+        out: Folder of the set; its run is kept in `out/run`.
+        method: A name from `pairstill.methods.METHODS`.
+        pairs: How many pairs to make.
+        protocol: Decides on which split, if any, the iteration is chosen.
+        bank: Experts, for methods that need them.
+        settings: An instance of the method's settings class; its defaults when None.
+        seed: The one source of randomness.
+        resume: Continue the run in `out`, or return its result if it is finished.
+    """
+    chosen = method_named(method)
+    protocol.check(encoded.towers)
+    _check_pairs(encoded, pairs)
+    settings = settings if settings is not None else chosen.settings()
+    if chosen.needs_bank and bank is None:
+        raise PairstillError(f"method '{method}' needs experts: give --bank, made by `pairstill experts`.")
+    if bank is not None:
+        bank.check(encoded.identity(), encoded.dataset.fingerprint)
+    config = {
+        "method": method,
+        "settings": dataclasses.asdict(settings),
+        "pairs": pairs,
+        "protocol": protocol.name,
+        "seed": seed,
+        "towers": encoded.identity(),
+        "dataset": encoded.dataset.fingerprint,
+        "bank": bank.fingerprint() if bank and chosen.needs_bank else None,
+    }
+    run = Run(out / "run", config, resume)
+    if (out / "distilled.json").exists():
+        return load(out)
+    score = _selection_score(encoded, protocol, seed)
+    distilled = chosen.fit(encoded.split("train"), Context(encoded, pairs, seed, settings, run, bank, score))
+    distilled.save(out)
+    run.event("done", pairs=len(distilled))
+    return distilled
+
+
+def _check_pairs(encoded: Encoded, pairs: int) -> None:
+    available = len(encoded.dataset.splits["train"])
+    if pairs < 1:
+        raise PairstillError(f"--pairs must be at least 1, not {pairs}.")
+    if pairs > available:
+        raise PairstillError(f"--pairs {pairs} is more than the {available} training images. Ask for fewer pairs.")
+
+
+def _selection_score(encoded: Encoded, protocol: Protocol, seed: int) -> Any:
+    """A function that scores candidate pairs on the protocol's split, or None where the last iteration is taken."""
+    if protocol.select_on == "last":
+        return None
+    split = encoded.split(protocol.select_on)
+
+    def score(images: Tensor, texts: Tensor) -> Recall:
+        pairs = as_training_pairs(encoded, images, texts, dsa if protocol.augment else None)
+        seeds = (derive(seed, "selection", number) for number in range(SELECTION_STUDENTS))
+        recalls = [train_student(encoded, pairs, split, student).last for student in seeds]
+        fields = [field.name for field in dataclasses.fields(Recall)]
+        return Recall(**{name: statistics.fmean(getattr(recall, name) for recall in recalls) for name in fields})
+
+    return score

@@ -1,0 +1,141 @@
+"""Encoded: a dataset bound to towers, so that every later stage asks for tensors and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pairstill.features import Pixels, image_features, pixel_bytes, text_features
+from pairstill.init import PairFeatures
+from pairstill.pairs import PairDataset
+from pairstill.pictures import load_pixels
+from pairstill.towers import (
+    ImageEncoder,
+    Towers,
+    TwoTower,
+    build_model,
+    fold,
+    load_image_encoder,
+    load_text_encoder,
+)
+from pairstill.training import Inputs, TensorInputs, TrainingPairs
+
+ENCODE_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """One split: its pairs as tensors, its captions, and which pictures of the dataset it holds."""
+
+    pairs: TrainingPairs
+    captions: Sequence[str]
+    images: Tensor
+
+
+class Encoded:
+    """A dataset through a pair of frozen encoders.
+
+    In towers `heads` the image tower's inputs are cached features; in `full` they are pixels. Everything else
+    (experts, teachers, students) is the same code for both.
+    """
+
+    def __init__(
+        self, dataset: PairDataset, towers: Towers, cache: Path, workers: int = 2, device: str = "cpu"
+    ) -> None:
+        self.dataset, self.towers, self.cache, self.workers, self.device = (
+            dataset,
+            towers,
+            cache,
+            workers,
+            device,
+        )
+        self.image_encoder: ImageEncoder = load_image_encoder(towers.image, towers.image_output)
+        text_encoder = load_text_encoder(towers.text, towers.text_pooling)
+        self.text_width = text_encoder.width
+        self.encoders = {"image": self.image_encoder.fingerprint, "text": text_encoder.fingerprint}
+        self.texts = torch.from_numpy(np.array(text_features(cache, dataset, text_encoder)))
+
+    @cached_property
+    def image_features(self) -> Tensor:
+        """Features of every picture from the pretrained image encoder [I, d]."""
+        size = self.towers.image_size
+        matrix = image_features(self.cache, self.dataset, self.image_encoder, size, self.workers, self.device)
+        return torch.from_numpy(np.array(matrix))
+
+    @cached_property
+    def _pixels(self) -> Pixels:
+        size = self.towers.image_size
+        matrix = pixel_bytes(self.cache, self.dataset, size, self.workers)
+        return Pixels(matrix, self.image_encoder.normalise)
+
+    def split(self, name: str, augment: bool = False) -> EncodedSplit:
+        """One split. With `augment`, pictures in towers `full` are augmented as experts are trained."""
+        split = self.dataset.split(name)
+        images, captions = torch.from_numpy(split.images), torch.from_numpy(split.captions)
+        pairs = TrainingPairs(self._inputs(split.images, augment), self.texts[captions], torch.from_numpy(split.links))
+        return EncodedSplit(pairs, [self.dataset.captions[i] for i in split.captions], images)
+
+    def _inputs(self, rows: np.ndarray[Any, np.dtype[np.int64]], augment: bool) -> Inputs:
+        if self.towers.train == "heads":
+            return TensorInputs(self.image_features[torch.from_numpy(rows)])
+        from pairstill.augment import expert_augmentation
+
+        return RowsOf(self._pixels if not augment else self._augmented(expert_augmentation), torch.from_numpy(rows))
+
+    def _augmented(self, augmentation: Any) -> Pixels:
+        return Pixels(self._pixels.matrix, self._pixels.normalise, augmentation)
+
+    def pair_features(self, split: EncodedSplit) -> PairFeatures:
+        """The pretrained encoders' features of a split, for choosing pairs."""
+        return PairFeatures(self.image_features[split.images], split.pairs.texts, split.pairs.links)
+
+    def pictures(self, images: Tensor) -> Tensor:
+        """Pictures of the dataset, decoded now, as normalised pixels [n, 3, S, S]."""
+        blocks = load_pixels(self.dataset.images, images.numpy(), self.towers.image_size)
+        pixels = torch.from_numpy(np.concatenate(list(blocks)))
+        return self.image_encoder.normalise(pixels)
+
+    @cached_property
+    def front(self) -> nn.Module:
+        """What stands before the trained part of the image tower: the frozen backbone in `heads`, nothing in `full`."""
+        if self.towers.train == "full":
+            return nn.Identity()
+        return fold(self.image_encoder, self.towers.image_size).to(self.device)
+
+    def to_inputs(self, images: Tensor) -> Tensor:
+        """Pixels [N, 3, S, S] to what the image tower reads, without gradients."""
+        with torch.no_grad():
+            blocks = images.detach().to(self.device).split(ENCODE_AT_ONCE)
+            ready = (block.contiguous(memory_format=torch.channels_last) for block in blocks)
+            return torch.cat([self.front(block).cpu() for block in ready])
+
+    def new_model(self, seed: int) -> TwoTower:
+        """A fresh model: pretrained backbone (in `full`), heads from the seed."""
+        model = build_model(self.towers, self.image_encoder, self.text_width, seed)
+        return model.to(self.device)
+
+    def identity(self) -> dict[str, Any]:
+        """What a bank or a set must agree with: the towers, and the encoders' own fingerprints."""
+        return {**self.towers.to_dict(), "encoders": self.encoders}
+
+
+@dataclass(frozen=True)
+class RowsOf:
+    """Some rows of other inputs."""
+
+    inputs: Inputs
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """See `Inputs`."""
+        return self.inputs.take(self.rows[rows], random)

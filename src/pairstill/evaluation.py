@@ -1,0 +1,146 @@
+"""Seeds x protocol to one row of a table: mean and standard deviation of the recall of several students."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pairstill.augment import dsa
+from pairstill.distilled import DistilledSet
+from pairstill.encoded import Encoded
+from pairstill.errors import PairstillError
+from pairstill.metrics import Recall
+from pairstill.progress import progress
+from pairstill.protocols import Protocol
+from pairstill.seeds import derive
+from pairstill.students import Trial, as_training_pairs, train_student
+from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe, TrainingPairs
+
+METRICS = ("ir1", "ir5", "ir10", "tr1", "tr5", "tr10")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a results table; recalls are percentages, means over the students."""
+
+    method: str
+    pairs: int
+    towers: str
+    protocol: str
+    ir1: float
+    ir5: float
+    ir10: float
+    tr1: float
+    tr5: float
+    tr10: float
+    mean: float
+    mean_std: float
+    seconds: float
+    seeds: int
+    split: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON and CSV."""
+        return asdict(self)
+
+
+def evaluate(
+    encoded: Encoded,
+    distilled: DistilledSet,
+    protocol: Protocol,
+    seeds: int = 5,
+    split: str = "test",
+    recipe: Recipe = STUDENT_RECIPE,
+    seed: int = 0,
+) -> Row:
+    """Train `seeds` students on a distilled set and score them on `split`."""
+    protocol.check(encoded.towers)
+    check_fits(encoded, distilled)
+    augment = dsa if protocol.augment else None
+    pairs = as_training_pairs(encoded, distilled.images, distilled.texts, augment)
+    method = str(distilled.info.get("method", "unknown"))
+    return _score(encoded, pairs, protocol, recipe, seeds, split, seed, method, len(distilled))
+
+
+def evaluate_full(
+    encoded: Encoded,
+    protocol: Protocol,
+    seeds: int = 5,
+    split: str = "test",
+    recipe: Recipe = EXPERT_RECIPE,
+    seed: int = 0,
+) -> Row:
+    """The ceiling: models trained on all real pairs with the experts' recipe."""
+    protocol.check(encoded.towers)
+    train = encoded.split("train", augment=True)
+    return _score(encoded, train.pairs, protocol, recipe, seeds, split, seed, "full", len(train.pairs.links))
+
+
+def _score(
+    encoded: Encoded,
+    pairs: TrainingPairs,
+    protocol: Protocol,
+    recipe: Recipe,
+    seeds: int,
+    split: str,
+    seed: int,
+    method: str,
+    count: int,
+) -> Row:
+    if seeds < 1:
+        raise PairstillError(f"--seeds must be at least 1, not {seeds}.")
+    start = time.monotonic()
+    real = encoded.split(split)
+    evaluations = 11 if protocol.student == "best-of-11" else 1
+    trials = []
+    with progress(f"students on {method}", seeds) as advance:
+        for number in range(seeds):
+            student_seed = derive(seed, "student", number)
+            trials.append(train_student(encoded, pairs, real, student_seed, recipe, evaluations))
+            advance(1, note=f"mean recall {reported(trials[-1], protocol).mean:.1f}")
+    scores = [reported(trial, protocol) for trial in trials]
+    seconds = time.monotonic() - start
+    return _row(method, count, encoded.towers.describe(), protocol.name, scores, seconds, split)
+
+
+def reported(trial: Trial, protocol: Protocol) -> Recall:
+    """The recall that the protocol reports of a student."""
+    return trial.best if protocol.student == "best-of-11" else trial.last
+
+
+def _row(
+    method: str, pairs: int, towers: str, protocol: str, scores: Sequence[Recall], seconds: float, split: str
+) -> Row:
+    means = {metric: statistics.fmean(getattr(score, metric) for score in scores) for metric in METRICS}
+    totals = [score.mean for score in scores]
+    deviation = statistics.stdev(totals) if len(totals) > 1 else 0.0
+    return Row(
+        method=method,
+        pairs=pairs,
+        towers=towers,
+        protocol=protocol,
+        **means,
+        mean=statistics.fmean(totals),
+        mean_std=deviation,
+        seconds=seconds,
+        seeds=len(scores),
+        split=split,
+    )
+
+
+def check_fits(encoded: Encoded, distilled: DistilledSet) -> None:
+    """Refuse towers that can't read the set: another text width, or another picture size."""
+    width, size = distilled.texts.shape[1], distilled.images.shape[-1]
+    if width != encoded.text_width:
+        raise PairstillError(
+            f"the set's texts are {width} wide (encoder {distilled.info.get('towers', {}).get('text')}), and "
+            f"{encoded.towers.text} gives {encoded.text_width}. Choose a text encoder of that width."
+        )
+    if size != encoded.towers.image_size:
+        raise PairstillError(
+            f"the set's pictures are {size} px, and these towers read {encoded.towers.image_size} px. "
+            f"Use --towers.image-size {size}."
+        )

@@ -1,0 +1,76 @@
+"""Experts: models fine-tuned on the real pairs from one shared anchor, every epoch kept in a bank."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from pairstill.bank import Bank, parameters_of, same_parameters
+from pairstill.encoded import Encoded
+from pairstill.errors import PairstillError
+from pairstill.progress import progress
+from pairstill.run import Run
+from pairstill.seeds import derive
+from pairstill.students import model_recall
+from pairstill.training import EXPERT_RECIPE, Recipe, train
+
+
+def train_experts(
+    encoded: Encoded, folder: Path, count: int = 20, recipe: Recipe = EXPERT_RECIPE, seed: int = 0
+) -> Bank:
+    """Train experts until the bank in `folder` has `count` of them; those already there are kept.
+
+    All start from the same anchor, projectors included: with projectors of their own their displacements would
+    agree by construction, and the merge ratio would say nothing.
+    """
+    if count < 1:
+        raise PairstillError(f"--count must be at least 1, not {count}.")
+    bank = _open_or_create(encoded, folder, recipe, seed)
+    missing = [expert for expert in range(count) if expert not in bank.experts]
+    run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
+    with progress("experts", count * recipe.epochs, (count - len(missing)) * recipe.epochs) as advance:
+        for expert in missing:
+            _train_one(encoded, bank, expert, recipe, seed, run, advance)
+    if len(bank.experts) > 1:
+        _ = bank.gram  # computed once here, read by every distillation
+    return bank
+
+
+def _config(encoded: Encoded, recipe: Recipe, seed: int) -> dict[str, Any]:
+    return {
+        "towers": encoded.identity(),
+        "dataset": encoded.dataset.fingerprint,
+        "recipe": dataclasses.asdict(recipe),
+        "seed": seed,
+    }
+
+
+def _open_or_create(encoded: Encoded, folder: Path, recipe: Recipe, seed: int) -> Bank:
+    anchor = parameters_of(encoded.new_model(derive(seed, "anchor")))
+    settings = {**dataclasses.asdict(recipe), "seed": seed}
+    if not (folder / "bank.json").exists():
+        return Bank.create(folder, anchor, encoded.identity(), encoded.dataset.fingerprint, settings)
+    bank = Bank.open(folder)
+    bank.check(encoded.identity(), encoded.dataset.fingerprint)
+    if not same_parameters(bank.anchor, anchor) or bank.recipe != json.loads(json.dumps(settings)):
+        raise PairstillError(
+            f"the bank {folder} was trained with another recipe or seed ({bank.recipe}). "
+            "Give the same ones to add experts to it, or choose another --out."
+        )
+    return bank
+
+
+def _train_one(encoded: Encoded, bank: Bank, expert: int, recipe: Recipe, seed: int, run: Run, advance: Any) -> None:
+    model = encoded.new_model(derive(seed, "anchor"))
+    epochs = []
+
+    def on_epoch(epoch: int) -> None:
+        epochs.append(parameters_of(model))
+        advance(1, note=f"expert {expert + 1}")
+
+    train(model, encoded.split("train", augment=True).pairs, recipe, derive(seed, "expert", expert), on_epoch)
+    bank.add(expert, epochs)
+    scores = model_recall(model, encoded.split("val"))
+    run.event("expert", expert=expert, val=scores.to_dict())

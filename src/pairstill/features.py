@@ -1,0 +1,144 @@
+"""A dataset seen through frozen encoders: cached matrices, memory-mapped, keyed by content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pairstill.errors import PairstillError
+from pairstill.files import digest_of, read_json, sha256, write_json
+from pairstill.pairs import PairDataset
+from pairstill.pictures import load_pixels
+from pairstill.progress import progress
+from pairstill.towers import ImageEncoder, TextEncoder, fold
+
+IMAGES_AT_ONCE = 64
+CAPTIONS_AT_ONCE = 2048
+
+Matrix = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Real pictures as inputs of a tower in `full`: bytes on disk, normalised (and augmented) when taken."""
+
+    matrix: Matrix
+    normalise: Callable[[Tensor], Tensor]
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def take(self, rows: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """Rows as normalised floats [n, 3, S, S]; with a generator, augmented."""
+        chosen = torch.from_numpy(np.ascontiguousarray(self.matrix[rows.numpy()])).float() / 255
+        if self.augment and random:
+            chosen = self.augment(chosen, random)
+        return self.normalise(chosen).contiguous(memory_format=torch.channels_last)
+
+
+def image_features(
+    folder: Path,
+    dataset: PairDataset,
+    encoder: ImageEncoder,
+    size: int,
+    workers: int = 2,
+    device: str = "cpu",
+) -> Matrix:
+    """Features of every picture [I, d], computed once for this content, encoder and size."""
+    key = digest_of(["image features", dataset.fingerprint, encoder.fingerprint, size])
+
+    def compute(start: int) -> Iterator[NDArray[np.float32]]:
+        network = fold(encoder, size).to(device)
+        rows = np.arange(start, len(dataset.images))
+        with torch.inference_mode():
+            for batch in load_pixels(dataset.images, rows, size, workers=workers, batch=IMAGES_AT_ONCE):
+                pixels = encoder.normalise(torch.from_numpy(batch)).to(device, memory_format=torch.channels_last)
+                yield network(pixels).float().cpu().numpy()
+
+    shape = (len(dataset.images), encoder.width)
+    return cached_matrix(folder / f"images-{key}.npy", shape, "float32", compute, f"image features, {size} px")
+
+
+def text_features(folder: Path, dataset: PairDataset, encoder: TextEncoder) -> Matrix:
+    """Embeddings of every caption [C, d], computed once for this content and encoder."""
+    key = digest_of(["text features", digest_of(list(dataset.captions)), encoder.fingerprint])
+
+    def compute(start: int) -> Iterator[NDArray[np.float32]]:
+        for begin in range(start, len(dataset.captions), CAPTIONS_AT_ONCE):
+            yield encoder.encode(dataset.captions[begin : begin + CAPTIONS_AT_ONCE]).numpy()
+
+    shape = (len(dataset.captions), encoder.width)
+    return cached_matrix(folder / f"texts-{key}.npy", shape, "float32", compute, "text features")
+
+
+def pixel_bytes(folder: Path, dataset: PairDataset, size: int, workers: int = 2) -> Matrix:
+    """Every picture decoded, resized and cropped, as bytes [I, 3, S, S]: what towers in `full` train on."""
+    key = digest_of(["pixels", dataset.fingerprint, size])
+
+    def compute(start: int) -> Iterator[NDArray[np.uint8]]:
+        rows = np.arange(start, len(dataset.images))
+        yield from load_pixels(dataset.images, rows, size, workers=workers, batch=IMAGES_AT_ONCE)
+
+    shape = (len(dataset.images), 3, size, size)
+    return cached_matrix(folder / f"pixels-{key}.npy", shape, "uint8", compute, f"pictures, {size} px")
+
+
+def cached_matrix(
+    path: Path,
+    shape: tuple[int, ...],
+    dtype: str,
+    compute: Callable[[int], Iterator[Matrix]],
+    label: str,
+) -> Matrix:
+    """The matrix at `path`, computed if it is not there yet.
+
+    `compute(start)` yields blocks of rows from row `start` on. Blocks are written as they come, with a note of how
+    far it got, so that a killed run goes on where it was; the file has its final name only when it is whole.
+    """
+    record = path.with_suffix(".json")
+    if path.exists() and record.exists():
+        if sha256(path) == read_json(record)["sha256"]:
+            return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
+        path.unlink()  # damaged: it is only a cache
+    partial, note = path.with_suffix(".partial.npy"), path.with_suffix(".partial.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _fill(partial, note, shape, dtype, compute, label)
+        partial.replace(path)
+        write_json(record, {"sha256": sha256(path), "shape": shape, "what": label})
+        note.unlink(missing_ok=True)
+    except OSError as error:
+        raise PairstillError(
+            f"could not write {path}: {error.strerror or error}. Free some space and run again."
+        ) from error
+    return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
+
+
+def _fill(
+    partial: Path,
+    note: Path,
+    shape: tuple[int, ...],
+    dtype: str,
+    compute: Callable[[int], Iterator[Matrix]],
+    label: str,
+) -> None:
+    done = 0
+    if partial.exists() and note.exists():
+        done = int(json.loads(note.read_text())["rows"])
+    mode = "r+" if done else "w+"
+    matrix = np.lib.format.open_memmap(partial, mode=mode, dtype=dtype, shape=shape)
+    with progress(label, shape[0], done) as advance:
+        for block in compute(done):
+            matrix[done : done + len(block)] = block
+            done += len(block)
+            matrix.flush()
+            write_json(note, {"rows": done})
+            advance(len(block))

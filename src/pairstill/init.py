@@ -1,0 +1,126 @@
+"""Ways to choose the first pairs: each returns which real pairs (rows of `links`) to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pairstill.errors import PairstillError, unknown
+from pairstill.seeds import derive, generator
+
+
+@dataclass(frozen=True)
+class PairFeatures:
+    """Frozen encoders' features of the real pairs: images [I, d_i], texts [C, d_t], links [P, 2]."""
+
+    images: Tensor
+    texts: Tensor
+    links: Tensor
+
+    def image_rows(self) -> Tensor:
+        """Normalised image features of every pair, [P, d_i]."""
+        return F.normalize(self.images, dim=-1)[self.links[:, 0]]
+
+    def text_rows(self) -> Tensor:
+        """Normalised text features of every pair, [P, d_t]."""
+        return F.normalize(self.texts, dim=-1)[self.links[:, 1]]
+
+    def joint_rows(self) -> Tensor:
+        """Both, side by side, [P, d_i + d_t]."""
+        return torch.cat([self.image_rows(), self.text_rows()], dim=-1)
+
+
+def random_pairs(features: PairFeatures, count: int, seed: int) -> Tensor:
+    """Pairs of `count` different pictures, each with one of its captions, drawn at random."""
+    order = torch.randperm(len(features.links), generator=generator(seed, "random pairs"))
+    _, first = np.unique(features.links[order, 0].numpy(), return_index=True)
+    return order[torch.from_numpy(np.sort(first))[:count]]
+
+
+def kmeans_pairs(rows: Tensor, count: int, seed: int) -> Tensor:
+    """Of each of `count` clusters of `rows` [P, d], the row nearest in cosine to the centroid (Eq. 4)."""
+    centroids, members = kmeans(rows, count, seed)
+    cosine = (F.normalize(rows, dim=-1) * F.normalize(centroids, dim=-1)[members]).sum(dim=-1)
+    chosen = torch.full((count,), -1)
+    best_last = torch.argsort(cosine, stable=True)
+    chosen[members[best_last]] = best_last
+    return _fill_empty(chosen, rows)
+
+
+def kmeans(rows: Tensor, count: int, seed: int, iterations: int = 25) -> tuple[Tensor, Tensor]:
+    """Lloyd's k-means: centroids [count, d] and the cluster of each row [P]."""
+    import faiss
+
+    data = rows.contiguous().float().numpy()
+    clusters = faiss.Kmeans(
+        data.shape[1],
+        count,
+        niter=iterations,
+        seed=derive(seed, "kmeans") % 2**31,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(data),
+    )
+    clusters.train(data)
+    _, members = clusters.index.search(data, 1)
+    return torch.from_numpy(np.array(clusters.centroids)), torch.from_numpy(members[:, 0].copy())
+
+
+def _fill_empty(chosen: Tensor, rows: Tensor) -> Tensor:
+    """A cluster that ended empty gets the first row that no other cluster chose."""
+    taken = set(chosen[chosen >= 0].tolist())
+    free = (row for row in range(len(rows)) if row not in taken)
+    return torch.tensor([row if row >= 0 else next(free) for row in chosen.tolist()])
+
+
+def herding(rows: Tensor, count: int, seed: int = 0) -> Tensor:
+    """Greedy: each choice keeps the mean of the chosen rows nearest to the mean of all (Welling, 2009)."""
+    mean = rows.mean(dim=0)
+    total = torch.zeros_like(mean)
+    free = torch.ones(len(rows), dtype=torch.bool)
+    chosen = []
+    for step in range(1, count + 1):
+        distances = ((total + rows - step * mean) ** 2).sum(dim=-1)
+        best = int(distances.masked_fill(~free, torch.inf).argmin())
+        chosen.append(best)
+        total, free[best] = total + rows[best], False
+    return torch.tensor(chosen)
+
+
+def k_center(rows: Tensor, count: int, seed: int) -> Tensor:
+    """Farthest first: each choice is the row farthest from all chosen (Sener and Savarese, 2018)."""
+    first = int(torch.randint(len(rows), (), generator=generator(seed, "k-center")))
+    chosen = [first]
+    distances = ((rows - rows[first]) ** 2).sum(dim=-1)
+    while len(chosen) < count:
+        chosen.append(int(distances.argmax()))
+        distances = torch.minimum(distances, ((rows - rows[chosen[-1]]) ** 2).sum(dim=-1))
+        distances[chosen] = -1
+    return torch.tensor(chosen)
+
+
+INITS: dict[str, Callable[[PairFeatures, int, int], Tensor]] = {
+    "random": random_pairs,
+    "kmeans": lambda features, count, seed: kmeans_pairs(features.joint_rows(), count, seed),
+    "kmeans-image": lambda features, count, seed: kmeans_pairs(features.image_rows(), count, seed),
+    "kmeans-text": lambda features, count, seed: kmeans_pairs(features.text_rows(), count, seed),
+    "herding": lambda features, count, seed: herding(features.joint_rows(), count, seed),
+    "k-center": lambda features, count, seed: k_center(features.joint_rows(), count, seed),
+}
+"""The ways that choose real pairs. `noise`, which chooses none, is made where the pictures are (methods/start.py)."""
+
+
+def choose_pairs(kind: str, features: PairFeatures, count: int, seed: int) -> Tensor:
+    """`count` rows of `features.links`, chosen in the way called `kind`."""
+    if kind not in INITS:
+        raise unknown("initialisation", kind, [*INITS, "noise"])
+    if count < 1:
+        raise PairstillError(f"--pairs must be at least 1, not {count}.")
+    available = len(features.images)
+    if available < count:
+        raise PairstillError(f"--pairs {count} is more than the {available} training images. Ask for fewer pairs.")
+    return INITS[kind](features, count, seed)

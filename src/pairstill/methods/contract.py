@@ -1,0 +1,82 @@
+"""The contract of every method: `fit(pairs, context) -> DistilledSet`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+from torch import Tensor
+
+from pairstill.bank import Bank
+from pairstill.distilled import DistilledSet, nearest_captions
+from pairstill.encoded import Encoded, EncodedSplit
+from pairstill.errors import PairstillError
+from pairstill.metrics import Recall
+from pairstill.run import Run
+
+
+@dataclass(frozen=True)
+class Context:
+    """All that a method may use besides the training pairs.
+
+    Attributes:
+        encoded: The dataset through its towers.
+        count: How many pairs to make.
+        seed: The one source of randomness.
+        settings: An instance of the method's own settings class.
+        run: The run folder, for events and checkpoints.
+        bank: Experts, for methods that need them.
+        score: Recall of students trained on candidate pairs (images, texts), on the split that the protocol
+            chooses by; None when the last iteration is taken.
+    """
+
+    encoded: Encoded
+    count: int
+    seed: int
+    settings: Any
+    run: Run
+    bank: Bank | None = None
+    score: Callable[[Tensor, Tensor], Recall] | None = None
+
+    def need_bank(self, method: str) -> Bank:
+        """The bank, or an error that says how to make one."""
+        if self.bank is None:
+            raise PairstillError(f"method '{method}' needs experts: give --bank, made by `pairstill experts`.")
+        return self.bank
+
+
+@dataclass(frozen=True)
+class Method:
+    """An entry of the registry: what it is, its settings, and the function that does it."""
+
+    summary: str
+    settings: type
+    fit: Callable[[EncodedSplit, Context], DistilledSet]
+    needs_bank: bool = False
+
+
+def finished(
+    pairs: EncodedSplit, context: Context, method: str, images: Tensor, texts: Tensor, **more: Any
+) -> DistilledSet:
+    """Tensors to a DistilledSet with its nearest captions and its provenance."""
+    encoded = context.encoded
+    encoder = encoded.image_encoder
+    info = {
+        "method": method,
+        "settings": asdict(context.settings),
+        "seed": context.seed,
+        "towers": encoded.identity(),
+        "normalisation": {"mean": list(encoder.mean), "std": list(encoder.std)},
+        "dataset": {
+            "name": encoded.dataset.name,
+            "fingerprint": encoded.dataset.fingerprint,
+            "license": encoded.dataset.license,
+            "training_images": len(pairs.images),
+        },
+        "pairstill": metadata.version("pairstill"),
+        **more,
+    }
+    captions = nearest_captions(texts, pairs.pairs.texts, pairs.captions)
+    return DistilledSet(images.detach().contiguous(), texts.detach().contiguous(), captions, info)

@@ -1,0 +1,137 @@
+"""A prepared dataset: checked once, remembered in a folder, refused when its pictures changed since."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pairstill.check import check
+from pairstill.encoded import Encoded
+from pairstill.errors import PairstillError
+from pairstill.files import read_json, read_tensors, write_json, write_tensors, write_text
+from pairstill.pairs import ChosenImages, PairDataset
+from pairstill.progress import progress
+from pairstill.sources import SourceSpec, open_source
+from pairstill.towers import Towers
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A folder with `prepared.json`, the pairs themselves, and the feature cache."""
+
+    folder: Path
+    dataset: PairDataset
+    towers: Towers
+
+    def encoded(self, towers: Towers | None = None, workers: int = 2, device: str = "cpu") -> Encoded:
+        """The dataset through towers (those it was prepared for, unless others are given)."""
+        return Encoded(self.dataset, towers or self.towers, self.folder / "features", workers, device)
+
+
+def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 2) -> tuple[Prepared, list[str]]:
+    """Open, check and remember a dataset; returns it with what was found, as lines for a person.
+
+    A folder that already holds the same dataset is used as it is, with the new towers.
+    """
+    absolute = dataclasses.replace(spec, source=_absolute(spec.source), images=spec.images and _absolute(spec.images))
+    if (folder / "prepared.json").exists():
+        return _again(absolute, folder, towers)
+    opened = open_source(absolute, folder / "source")
+    with progress("checking pictures", len(opened.images)) as advance:
+        seen = 0
+
+        def report(done: int, total: int) -> None:
+            nonlocal seen
+            advance(done - seen)
+            seen = done
+
+        dataset, findings = check(opened, workers, absolute.on_bad, report)
+    dropped = len(dataset.images) != len(opened.images)
+    _write_pairs(folder, dataset, dropped)
+    write_json(
+        folder / "prepared.json",
+        {
+            "format": FORMAT,
+            "name": dataset.name,
+            "license": dataset.license,
+            "source": absolute.to_dict(),
+            "signature": opened.images.signature(),
+            "fingerprint": dataset.fingerprint,
+            "findings": findings.to_dict(),
+            "summary": findings.lines(),
+            "towers": towers.to_dict(),
+        },
+    )
+    return Prepared(folder, dataset, towers), findings.lines()
+
+
+def _again(spec: SourceSpec, folder: Path, towers: Towers) -> tuple[Prepared, list[str]]:
+    record = read_json(folder / "prepared.json")
+    if record.get("source") != json.loads(json.dumps(spec.to_dict())):
+        raise PairstillError(
+            f"{folder} holds another dataset or other options ({record.get('source')}). Choose another --out."
+        )
+    prepared = dataclasses.replace(open_prepared(folder), towers=towers)
+    write_json(folder / "prepared.json", {**record, "towers": towers.to_dict()})
+    return prepared, list(record["summary"])
+
+
+def _absolute(place: str) -> str:
+    """A path that still holds when a later command runs elsewhere; names that are no paths stay as they are."""
+    if not Path(place).expanduser().exists():
+        return place
+    return str(Path(place).expanduser().resolve())
+
+
+def _write_pairs(folder: Path, dataset: PairDataset, dropped: bool) -> None:
+    tensors = {"links": torch.from_numpy(np.ascontiguousarray(dataset.links))}
+    for name, rows in dataset.splits.items():
+        tensors[f"split.{name}"] = torch.from_numpy(np.ascontiguousarray(rows))
+    digests = np.frombuffer(b"".join(dataset.digests or ()), dtype=np.uint8).reshape(-1, 32)
+    tensors["digests"] = torch.from_numpy(digests.copy())
+    if dropped and isinstance(dataset.images, ChosenImages):
+        tensors["kept"] = torch.from_numpy(dataset.images.rows)
+    write_tensors(folder / "pairs.safetensors", tensors)
+    write_text(folder / "captions.jsonl", "".join(json.dumps(c, ensure_ascii=False) + "\n" for c in dataset.captions))
+
+
+def open_prepared(folder: str | Path) -> Prepared:
+    """Open what `prepare` made; a source whose pictures or captions changed since is refused."""
+    folder = Path(folder)
+    if not (folder / "prepared.json").exists():
+        raise PairstillError(f"{folder} is not a prepared dataset. Make one: pairstill prepare SOURCE --out {folder}.")
+    record = read_json(folder / "prepared.json")
+    if not isinstance(record, dict) or record.get("format", FORMAT + 1) > FORMAT:
+        raise PairstillError(f"{folder / 'prepared.json'} is damaged or from a newer pairstill. Prepare it again.")
+    source = open_source(SourceSpec.from_dict(record["source"]), folder / "source")
+    dataset = _read_pairs(folder, record["name"], record["license"], source)
+    if source.images.signature() != record["signature"]:
+        dataset = dataclasses.replace(dataset, digests=None)  # something was touched: read every picture again
+    if dataset.fingerprint != record["fingerprint"]:
+        raise PairstillError(
+            f"the pictures or captions of {record['source']['source']} changed since {folder} was prepared. "
+            "Prepare them again into another folder."
+        )
+    return Prepared(folder, dataset, Towers.from_dict(record["towers"]))
+
+
+def _read_pairs(folder: Path, name: str, license: str, source: PairDataset) -> PairDataset:
+    tensors = {key: value.numpy() for key, value in read_tensors(folder / "pairs.safetensors").items()}
+    lines = (folder / "captions.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    images = ChosenImages(source.images, tensors["kept"]) if "kept" in tensors else source.images
+    return PairDataset(
+        name=name,
+        images=images,
+        captions=[json.loads(line) for line in lines],
+        links=tensors["links"],
+        splits={key.removeprefix("split."): rows for key, rows in tensors.items() if key.startswith("split.")},
+        license=license,
+        digests=[row.tobytes() for row in tensors["digests"]],
+    )

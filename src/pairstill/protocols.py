@@ -1,0 +1,67 @@
+"""Protocols: what is trained and how a figure is chosen decides the figure, so each way has a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pairstill.errors import PairstillError, unknown
+from pairstill.towers import Towers
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way to turn a distilled set into a figure.
+
+    Attributes:
+        select_on: The split on which the distillation iteration is chosen; `last` takes the last iteration.
+        student: Which of a student's epochs is reported: its last, or the best of 11 evaluations on test.
+        augment: Whether students in towers `full` train with DSA.
+        towers: The towers that the protocol is about, or None for any.
+    """
+
+    name: str
+    summary: str
+    select_on: Literal["val", "test", "last"]
+    student: Literal["last", "best-of-11"]
+    augment: bool
+    towers: Literal["full"] | None = None
+
+    def check(self, towers: Towers) -> None:
+        """Refuse towers that the protocol is not about."""
+        if self.towers and towers.train != self.towers:
+            raise PairstillError(
+                f"protocol '{self.name}' trains the image backbone, and these towers train only heads. "
+                "Use --protocol clean, or prepare the data with --towers.train full."
+            )
+
+
+PROTOCOLS = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol("clean", "iteration chosen on val, test read once; no leak", "val", "last", augment=True),
+        Protocol(
+            "mdm",
+            "the paper's: iteration chosen on test, last epoch, DSA",
+            "test",
+            "last",
+            augment=True,
+            towers="full",
+        ),
+        Protocol(
+            "lors",
+            "LoRS': best of 11 evaluations on test",
+            "test",
+            "best-of-11",
+            augment=False,
+            towers="full",
+        ),
+    )
+}
+
+
+def protocol_named(name: str) -> Protocol:
+    """The preset of that name."""
+    if name not in PROTOCOLS:
+        raise unknown("protocol", name, PROTOCOLS)
+    return PROTOCOLS[name]

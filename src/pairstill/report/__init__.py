@@ -1,0 +1,1 @@
+"""What is shown to people: pictures now; tables and a page to come."""

@@ -1,0 +1,140 @@
+"""The run folder: what was asked, what happened, and a checkpoint to go on from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+from torch import Tensor
+
+from pairstill.errors import PairstillError
+from pairstill.files import atomic, read_json, write_json, write_text
+
+_REPORTED_PACKAGES = ("pairstill", "torch", "timm", "transformers", "numpy", "faiss-cpu", "datasets")
+
+
+class Interrupted(PairstillError):
+    """The person pressed Ctrl-C; the state was saved first."""
+
+
+class Run:
+    """One run in one folder: `run.json`, `config.yaml`, `events.jsonl` and `checkpoint.safetensors`.
+
+    A folder belongs to one config. Starting again in it needs `resume`, and the same config.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], resume: bool = False) -> None:
+        self.folder = folder
+        self.stopping = False
+        self._started = time.monotonic()
+        plain = json.loads(json.dumps(config, default=str))
+        if (folder / "run.json").exists():
+            self._continue(plain, resume)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+            write_json(folder / "run.json", {"config": plain, "versions": versions(), "started": _now()})
+
+    def _continue(self, config: dict[str, Any], resume: bool) -> None:
+        if not resume:
+            raise PairstillError(
+                f"{self.folder} already holds a run. Add --resume to continue it, or choose another --out."
+            )
+        before = read_json(self.folder / "run.json")["config"]
+        changed = sorted(key for key in {*before, *config} if before.get(key) != config.get(key))
+        if changed:
+            lines = "; ".join(f"{key}: {before.get(key)!r} then, {config.get(key)!r} now" for key in changed)
+            raise PairstillError(
+                f"{self.folder} was started with other settings ({lines}). "
+                "Give the same settings to resume, or choose another --out."
+            )
+
+    def event(self, kind: str, **values: Any) -> None:
+        """Append one line to `events.jsonl`."""
+        line = {"kind": kind, "seconds": round(time.monotonic() - self._started, 3), **values}
+        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events so far; a last line cut short by a kill is left out."""
+        path = self.folder / "events.jsonl"
+        if not path.exists():
+            return []
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found = []
+        for line in lines:
+            with contextlib.suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+        return found
+
+    def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Write tensors and small values as one file, atomically."""
+        from safetensors.torch import save_file
+
+        events = self.folder / "events.jsonl"
+        size = events.stat().st_size if events.exists() else 0
+        header = {"state": json.dumps({**state, "events_size": size})}
+        with atomic(self.folder / "checkpoint.safetensors") as temporary:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=header)
+
+    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The last checkpoint, or None. Events written after it are cut off: they will happen again."""
+        from safetensors import SafetensorError, safe_open
+
+        path = self.folder / "checkpoint.safetensors"
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                state = json.loads(file.metadata()["state"])
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise PairstillError(
+                f"{path} is damaged ({error}). Delete it and resume to start this stage again."
+            ) from error
+        events = self.folder / "events.jsonl"
+        if events.exists():
+            os.truncate(events, min(state.pop("events_size"), events.stat().st_size))
+        return tensors, state
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, Ctrl-C sets `stopping`, so that the loop can save and leave; a second one stops at once."""
+
+        def request(number: int, frame: FrameType | None) -> None:
+            if self.stopping:
+                raise KeyboardInterrupt
+            self.stopping = True
+
+        try:
+            before = signal.signal(signal.SIGINT, request)
+        except ValueError:  # not the main thread: there is nothing to catch
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that can change a result."""
+    found = {"python": platform.python_version()}
+    for package in _REPORTED_PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,91 @@
+"""Students: fresh models trained on a distilled set, and their recall on real pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pairstill.encoded import Encoded, EncodedSplit
+from pairstill.metrics import Recall, recall
+from pairstill.towers import TwoTower
+from pairstill.training import STUDENT_RECIPE, Inputs, Recipe, TensorInputs, TrainingPairs, train
+
+ENCODE_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One student: its seed, and the recall after each epoch that was asked for."""
+
+    seed: int
+    recalls: dict[int, Recall]
+
+    @property
+    def last(self) -> Recall:
+        """After the last epoch."""
+        return self.recalls[max(self.recalls)]
+
+    @property
+    def best(self) -> Recall:
+        """Of the best epoch, by mean recall."""
+        return max(self.recalls.values(), key=lambda recall: recall.mean)
+
+
+def as_training_pairs(
+    encoded: Encoded,
+    images: Tensor,
+    texts: Tensor,
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+) -> TrainingPairs:
+    """Synthetic pixels [N, 3, S, S] and text embeddings [N, d_t] as pairs for a student of these towers."""
+    rows = torch.arange(len(images))
+    inputs = encoded.to_inputs(images)
+    usable = augment if encoded.towers.train == "full" else None
+    return TrainingPairs(TensorInputs(inputs, usable), texts.detach(), torch.stack([rows, rows], dim=1))
+
+
+def train_student(
+    encoded: Encoded,
+    pairs: TrainingPairs,
+    test: EncodedSplit,
+    seed: int,
+    recipe: Recipe = STUDENT_RECIPE,
+    evaluations: int = 1,
+) -> Trial:
+    """Train a fresh student and take its recall on `test` after the last epoch, and at even steps before it.
+
+    With `evaluations` = 11 the first is taken before training, as published code does.
+    """
+    model = encoded.new_model(seed)
+    wanted = {round(recipe.epochs * i / (evaluations - 1)) for i in range(evaluations)} if evaluations > 1 else set()
+    wanted.add(recipe.epochs)
+    recalls = {0: model_recall(model, test)} if 0 in wanted else {}
+
+    def on_epoch(epoch: int) -> None:
+        if epoch in wanted:
+            recalls[epoch] = model_recall(model, test)
+
+    train(model, pairs, recipe, seed, on_epoch)
+    return Trial(seed, recalls)
+
+
+def model_recall(model: TwoTower, split: EncodedSplit) -> Recall:
+    """Recall of a model on one split. The model is left as it was."""
+    images, texts = embed(model, split.pairs.inputs, split.pairs.texts)
+    return recall(images, texts, split.pairs.links)
+
+
+@torch.no_grad()
+def embed(model: TwoTower, inputs: Inputs, texts: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors of all pictures [I, d] and all texts [C, d], on the CPU."""
+    training = model.training
+    device = next(model.parameters()).device
+    model.eval()
+    rows = torch.arange(len(inputs)).split(ENCODE_AT_ONCE)
+    images = torch.cat([model.encode_image(inputs.take(part).to(device)).cpu() for part in rows])
+    words = torch.cat([model.encode_text(part.to(device)).cpu() for part in texts.split(4096)])
+    model.train(training)
+    return images, words

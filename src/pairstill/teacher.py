@@ -1,0 +1,36 @@
+"""The teacher's module: built once, its weights swapped at every iteration, frozen and folded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from pairstill.encoded import Encoded
+from pairstill.towers import FoldedNetwork, fold
+
+
+class Teacher:
+    """A frozen two-tower model that only encodes: inputs and texts in, unit vectors out."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        self.device = torch.device(encoded.device)
+        self._model = encoded.new_model(seed=0).eval().requires_grad_(False)
+        self._body: FoldedNetwork | None = None
+        if encoded.towers.train == "full":
+            self._body = fold(self._model.body, encoded.towers.image_size).to(self.device)
+            self._model.body = nn.Identity()
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over the weights of a whole two-tower model, by the names of its parameters."""
+        own = dict(self._model.named_parameters())
+        for name, parameter in own.items():
+            parameter.data.copy_(weights[name])
+        if self._body is not None:
+            self._body.load({name.removeprefix("body."): w for name, w in weights.items() if name.startswith("body.")})
+
+    def __call__(self, inputs: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit vectors of image inputs [N, ...] and of text embeddings [N, d_t]."""
+        features = inputs if self._body is None else self._body(inputs)
+        return self._model.encode_image(features), self._model.encode_text(texts)

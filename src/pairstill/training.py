@@ -1,0 +1,134 @@
+"""Training a two-tower model with InfoNCE: the one loop behind experts and students."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pairstill.errors import PairstillError
+from pairstill.losses import info_nce
+from pairstill.seeds import generator, global_seed
+from pairstill.towers import TwoTower
+
+
+class Inputs(Protocol):
+    """What the image tower reads, by row: features in towers `heads`, normalised pixels in `full`."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """The rows as one tensor; with a generator, augmented where these inputs have an augmentation."""
+        ...
+
+
+@dataclass(frozen=True)
+class TensorInputs:
+    """Inputs that are in memory: cached features, or the pictures of a distilled set."""
+
+    tensor: Tensor
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def take(self, rows: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """See `Inputs`."""
+        chosen = self.tensor[rows]
+        return self.augment(chosen, random) if self.augment and random else chosen
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """Pairs to train on: `links` [P, 2] joins rows of `inputs` to rows of `texts` [C, d_t]."""
+
+    inputs: Inputs
+    texts: Tensor
+    links: Tensor
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained.
+
+    Args:
+        epochs: Passes over the pairs.
+        lr: Step size of SGD.
+        momentum: Momentum of SGD.
+        weight_decay: L2 penalty.
+        batch_size: Pairs in a step.
+        decay: The step size is multiplied by this at half of the epochs.
+        temperature: Of InfoNCE.
+    """
+
+    epochs: int
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int = 128
+    decay: float = 1.0
+    temperature: float = 0.07
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 2 or not self.lr > 0:
+            raise PairstillError(
+                f"a training recipe needs epochs >= 1, batch_size >= 2 and lr > 0, not {self.epochs}, "
+                f"{self.batch_size} and {self.lr}."
+            )
+
+
+EXPERT_RECIPE = Recipe(epochs=10)
+STUDENT_RECIPE = Recipe(epochs=100, momentum=0.9, weight_decay=5e-4, decay=0.1)
+
+
+def batches(count: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
+    """Rows 0..count-1 in a random order, `size` at a time; a single row left over is dropped (it has no negative)."""
+    for rows in torch.randperm(count, generator=random).split(size):
+        if len(rows) > 1:
+            yield rows
+
+
+def train(
+    model: TwoTower,
+    pairs: TrainingPairs,
+    recipe: Recipe,
+    seed: int,
+    on_epoch: Callable[[int], None] | None = None,
+) -> None:
+    """Train `model` in place. `on_epoch` gets the number of finished epochs, with the model in training mode."""
+    optimiser = torch.optim.SGD(
+        model.parameters(), lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+    )
+    for epoch in range(recipe.epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = recipe.lr * (recipe.decay if epoch >= math.ceil(recipe.epochs / 2) else 1.0)
+        with global_seed(seed, "dropout", epoch):
+            _train_epoch(model, optimiser, pairs, recipe, generator(seed, "batches", epoch))
+        if on_epoch:
+            on_epoch(epoch + 1)
+
+
+def _train_epoch(
+    model: TwoTower,
+    optimiser: torch.optim.Optimizer,
+    pairs: TrainingPairs,
+    recipe: Recipe,
+    random: torch.Generator,
+) -> None:
+    model.train()
+    loss = torch.zeros(())
+    device = next(model.parameters()).device
+    for rows in batches(len(pairs.links), recipe.batch_size, random):
+        image_rows, text_rows = pairs.links[rows].unbind(1)
+        inputs = pairs.inputs.take(image_rows, random).to(device)
+        images, texts = model(inputs, pairs.texts[text_rows].to(device))
+        loss = info_nce(images, texts, recipe.temperature)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+    if not torch.isfinite(loss):
+        raise PairstillError(f"training diverged: the loss became {loss.item()} with lr {recipe.lr}. Lower the lr.")

@@ -1,0 +1,93 @@
+"""Fixtures: a small dataset with small random towers, prepared once, on which everything runs in seconds."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pairstill  # noqa: F401  (before torch: it sets how OpenMP threads wait)
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pairstill import api
+from pairstill.towers import Towers
+from pairstill.training import Recipe
+
+COLOURS = {
+    "red": (220, 40, 40),
+    "green": (40, 180, 60),
+    "blue": (40, 70, 220),
+    "yellow": (230, 210, 40),
+    "white": (240, 240, 240),
+    "black": (15, 15, 15),
+    "purple": (150, 40, 180),
+    "orange": (240, 140, 30),
+}
+SHAPES = ("disc", "square", "stripe", "cross")
+
+
+def draw(colour: str, shape: str, ground: str, seed: int, size: int = 32) -> bytes:
+    """A PNG of a coloured shape on a coloured ground, shifted and noised by its seed."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[0:size, 0:size] - size / 2 + random.integers(-3, 4)
+    masks = {
+        "disc": x**2 + y**2 < (size / 3) ** 2,
+        "square": (abs(x) < size / 4) & (abs(y) < size / 4),
+        "stripe": abs(y) < size / 8,
+        "cross": (abs(x) < size / 10) | (abs(y) < size / 10),
+    }
+    pixels = np.where(masks[shape][..., None], COLOURS[colour], COLOURS[ground]).astype(float)
+    pixels += random.normal(0, 8, pixels.shape)
+    file = io.BytesIO()
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def write_shapes(folder: Path, count: int = 160) -> Path:
+    """A folder dataset of `count` pictures with two captions each and a split column."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = list(COLOURS)
+    rows = []
+    for number in range(count):
+        colour, shape = names[number % 8], SHAPES[(number // 8) % 4]
+        ground = names[(number % 8 + 1 + (number // 32) % 7) % 8]
+        (folder / f"{number:03d}.png").write_bytes(draw(colour, shape, ground, number))
+        split = ("train", "train", "train", "val", "test")[(number // 8) % 5]
+        captions = [f"a {colour} {shape} on {ground}, number {number}", f"picture {number}: {shape} in {colour}"]
+        rows.append({"file_name": f"{number:03d}.png", "captions": captions, "split": split})
+    (folder / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+TINY_HEADS = Towers(image="test_efficientnet@random", text="minilm", train="heads", image_size=32, embed_dim=16)
+TINY_FULL = Towers(image="test_nfnet@random", text="minilm", train="full", image_size=32)
+TINY_RECIPE = Recipe(epochs=2, batch_size=32)
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory):
+    return write_shapes(tmp_path_factory.mktemp("shapes"))
+
+
+@pytest.fixture(scope="session")
+def heads_data(shapes, tmp_path_factory):
+    return api.prepare(str(shapes), tmp_path_factory.mktemp("prepared") / "heads", TINY_HEADS, workers=0)
+
+
+@pytest.fixture(scope="session")
+def full_data(shapes, tmp_path_factory):
+    return api.prepare(str(shapes), tmp_path_factory.mktemp("prepared") / "full", TINY_FULL, workers=0)
+
+
+@pytest.fixture(scope="session")
+def heads_bank(heads_data, tmp_path_factory):
+    return api.train_experts(heads_data, tmp_path_factory.mktemp("bank") / "heads", 3, TINY_RECIPE)
+
+
+@pytest.fixture(scope="session")
+def full_bank(full_data, tmp_path_factory):
+    return api.train_experts(full_data, tmp_path_factory.mktemp("bank") / "full", 2, TINY_RECIPE)
