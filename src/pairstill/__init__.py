@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-# OpenMP threads that spin while they wait make torch up to 40 times slower when another process wants the cores
-# (docs/log.md). It only counts if it is set before torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# OpenMP threads spin while they wait; by default for so long that small steps become many times slower as soon as
+# another process wants the cores (docs/log.md has the figures). It only counts when set before torch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
     from pairstill.api import distill, evaluate, import_experts, prepare, train_experts

@@ -28,11 +28,15 @@ def prepare(
     source: str,
     out: str | Path,
     towers: Towers = Towers(),  # noqa: B008 (a frozen value)
-    workers: int = 2,
+    workers: int = 0,
     device: Device = "auto",
     **options: Any,
 ) -> Prepared:
-    """Check a dataset and cache its features in `out`. `options` are those of `pairstill.sources.SourceSpec`."""
+    """Check a dataset and cache its features in `out`. `options` are those of `pairstill.sources.SourceSpec`.
+
+    With `workers`, pictures are decoded in that many processes; a script then needs the usual
+    `if __name__ == "__main__":`.
+    """
     prepared, _ = prepare_folder(SourceSpec(source, **options), Path(out), towers, workers)
     cache_features(prepared.encoded(workers=workers, device=device_named(device)))
     return prepared

@@ -31,7 +31,7 @@ def run_demo(out: Path) -> list[Row]:
     """Prepare, train experts, distil with each method, score five students each, and show the table."""
     started = time.monotonic()
     _say(1, "the embedded emoji set: 10,000 pictures in seven art styles, tested on a style never trained on")
-    data = api.prepare("emoji", out / "data", TOWERS)
+    data = api.prepare("emoji", out / "data", TOWERS, workers=2)
     _say(2, f"{EXPERTS} experts, fine-tuned on all training pairs from one anchor")
     bank = api.train_experts(data, out / "bank", EXPERTS, EXPERT_RECIPE)
     _say(3, f"{PAIRS} pairs by each method, each scored by five students")

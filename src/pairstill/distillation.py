@@ -20,6 +20,7 @@ from pairstill.protocols import Protocol
 from pairstill.run import Run
 from pairstill.seeds import derive
 from pairstill.students import as_training_pairs, train_student
+from pairstill.training import STUDENT_RECIPE
 
 SELECTION_STUDENTS = 2
 """Students behind each score by which an iteration is chosen; the figure itself is taken with others."""
@@ -94,7 +95,7 @@ def _selection_score(encoded: Encoded, protocol: Protocol, seed: int) -> Any:
     def score(images: Tensor, texts: Tensor) -> Recall:
         pairs = as_training_pairs(encoded, images, texts, dsa if protocol.augment else None)
         seeds = (derive(seed, "selection", number) for number in range(SELECTION_STUDENTS))
-        recalls = [train_student(encoded, pairs, split, student).last for student in seeds]
+        recalls = [train_student(encoded, pairs, split, student, STUDENT_RECIPE).last for student in seeds]
         fields = [field.name for field in dataclasses.fields(Recall)]
         return Recall(**{name: statistics.fmean(getattr(recall, name) for recall in recalls) for name in fields})
 

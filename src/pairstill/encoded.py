@@ -47,7 +47,7 @@ class Encoded:
     """
 
     def __init__(
-        self, dataset: PairDataset, towers: Towers, cache: Path, workers: int = 2, device: str = "cpu"
+        self, dataset: PairDataset, towers: Towers, cache: Path, workers: int = 0, device: str = "cpu"
     ) -> None:
         self.dataset, self.towers, self.cache, self.workers, self.device = (
             dataset,

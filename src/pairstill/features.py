@@ -49,7 +49,7 @@ def image_features(
     dataset: PairDataset,
     encoder: ImageEncoder,
     size: int,
-    workers: int = 2,
+    workers: int = 0,
     device: str = "cpu",
 ) -> Matrix:
     """Features of every picture [I, d], computed once for this content, encoder and size."""
@@ -79,7 +79,7 @@ def text_features(folder: Path, dataset: PairDataset, encoder: TextEncoder) -> M
     return cached_matrix(folder / f"texts-{key}.npy", shape, "float32", compute, "text features")
 
 
-def pixel_bytes(folder: Path, dataset: PairDataset, size: int, workers: int = 2) -> Matrix:
+def pixel_bytes(folder: Path, dataset: PairDataset, size: int, workers: int = 0) -> Matrix:
     """Every picture decoded, resized and cropped, as bytes [I, 3, S, S]: what towers in `full` train on."""
     key = digest_of(["pixels", dataset.fingerprint, size])
 

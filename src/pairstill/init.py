@@ -65,8 +65,13 @@ def kmeans(rows: Tensor, count: int, seed: int, iterations: int = 25) -> tuple[T
         min_points_per_centroid=1,
         max_points_per_centroid=len(data),
     )
-    clusters.train(data)
-    _, members = clusters.index.search(data, 1)
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)  # with more, the same seed gives other clusters from run to run
+    try:
+        clusters.train(data)
+        _, members = clusters.index.search(data, 1)
+    finally:
+        faiss.omp_set_num_threads(threads)
     return torch.from_numpy(np.array(clusters.centroids)), torch.from_numpy(members[:, 0].copy())
 
 
@@ -95,11 +100,11 @@ def k_center(rows: Tensor, count: int, seed: int) -> Tensor:
     """Farthest first: each choice is the row farthest from all chosen (Sener and Savarese, 2018)."""
     first = int(torch.randint(len(rows), (), generator=generator(seed, "k-center")))
     chosen = [first]
-    distances = ((rows - rows[first]) ** 2).sum(dim=-1)
+    nearest = torch.full((len(rows),), torch.inf, dtype=rows.dtype)
     while len(chosen) < count:
-        chosen.append(int(distances.argmax()))
-        distances = torch.minimum(distances, ((rows - rows[chosen[-1]]) ** 2).sum(dim=-1))
-        distances[chosen] = -1
+        nearest = torch.minimum(nearest, ((rows - rows[chosen[-1]]) ** 2).sum(dim=-1))
+        nearest[chosen] = -1
+        chosen.append(int(nearest.argmax()))
     return torch.tensor(chosen)
 
 

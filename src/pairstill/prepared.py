@@ -30,12 +30,12 @@ class Prepared:
     dataset: PairDataset
     towers: Towers
 
-    def encoded(self, towers: Towers | None = None, workers: int = 2, device: str = "cpu") -> Encoded:
+    def encoded(self, towers: Towers | None = None, workers: int = 0, device: str = "cpu") -> Encoded:
         """The dataset through towers (those it was prepared for, unless others are given)."""
         return Encoded(self.dataset, towers or self.towers, self.folder / "features", workers, device)
 
 
-def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 2) -> tuple[Prepared, list[str]]:
+def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) -> tuple[Prepared, list[str]]:
     """Open, check and remember a dataset; returns it with what was found, as lines for a person.
 
     A folder that already holds the same dataset is used as it is, with the new towers.

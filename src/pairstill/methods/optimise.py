@@ -42,17 +42,22 @@ def optimise(
 ) -> Chosen:
     """Run `step` until `iterations`, from where the run folder's checkpoint stands."""
     chosen, done = _restore(context, synthetic)
+
+    def check() -> None:
+        if done % check_every == 0 or done == iterations:
+            _check(context, synthetic, chosen, done)
+
     saved_at = time.monotonic()
     with (
         context.run.interruptible(),
         progress(f"{label}, {context.count} pairs", iterations, done) as advance,
     ):
-        _check(context, synthetic, chosen, done, due=True)
+        check()
         while done < iterations:
             terms = _guarded(context, synthetic, chosen, step, done)
             done += 1
             context.run.event("step", iteration=done, **terms)
-            _check(context, synthetic, chosen, done, due=done % check_every == 0 or done == iterations)
+            check()
             if context.run.stopping or time.monotonic() - saved_at > SECONDS_BETWEEN_CHECKPOINTS:
                 _save(context, synthetic, chosen, done)
                 saved_at = time.monotonic()
@@ -81,9 +86,9 @@ def _guarded(context: Context, synthetic: SyntheticPairs, chosen: Chosen, step: 
         ) from None
 
 
-def _check(context: Context, synthetic: SyntheticPairs, chosen: Chosen, done: int, due: bool) -> None:
+def _check(context: Context, synthetic: SyntheticPairs, chosen: Chosen, done: int) -> None:
     """Where the protocol chooses an iteration, score the pairs and keep them if they are the best so far."""
-    if context.score is None or not due or done in chosen.checks:
+    if context.score is None or done in chosen.checks:
         return
     recall = context.score(synthetic.images.detach(), synthetic.texts.detach())
     context.run.event("check", iteration=done, **recall.to_dict())

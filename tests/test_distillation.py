@@ -1,0 +1,243 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pairstill import api
+from pairstill.errors import PairstillError
+from pairstill.evaluation import evaluate
+from pairstill.losses import info_nce, kernel_energy
+from pairstill.methods import METHODS, mdm
+from pairstill.methods.optimise import optimise
+from pairstill.methods.synthetic import Diverged, SyntheticPairs
+from pairstill.protocols import protocol_named
+from pairstill.run import Interrupted, Run
+from pairstill.training import Recipe
+
+SHORT = mdm.Settings(iterations=6, check_every=3, image_lr=10.0, text_lr=1.0, real_batch=16)
+QUICK = Recipe(epochs=4, momentum=0.9, batch_size=16)
+
+
+@pytest.fixture(autouse=True)
+def quick_students(monkeypatch):
+    """Students that choose an iteration train for four epochs here: what is chosen does not matter, only that it repeats."""
+    monkeypatch.setattr("pairstill.distillation.STUDENT_RECIPE", QUICK)
+
+
+def files_of(folder):
+    names = ("images.safetensors", "texts.safetensors", "captions.jsonl", "distilled.json", "README.md")
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def settings_of(method):
+    return SHORT if method == "mdm" else METHODS[method].settings()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("towers", ["heads", "full"])
+def test_every_method_keeps_the_contract(method, towers, request, tmp_path):
+    data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
+    settings = settings_of(method)
+    if towers == "full" and method == "mdm":
+        settings = replace(SHORT, check_every=6)
+    made = api.distill(data, tmp_path / "a", method, 8, bank, settings=settings)
+    assert made.images.shape == (8, 3, 32, 32)
+    assert made.texts.shape == (8, 384)
+    assert len(made.captions) == 8
+    assert set(made.captions[0]) <= set(data.dataset.captions)
+    assert made.info["method"] == method
+    assert made.info["dataset"]["fingerprint"] == data.dataset.fingerprint
+    api.distill(data, tmp_path / "b", method, 8, bank, settings=settings)
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+    row = evaluate(data.encoded(), made, protocol_named("clean"), seeds=1, recipe=QUICK)
+    assert 0 < row.mean <= 100
+
+
+def test_mdm_moves_pictures_and_texts_and_lowers_its_loss(heads_data, heads_bank, tmp_path):
+    settings = replace(SHORT, iterations=30, check_every=30, teacher="fine-tuned")
+    start = api.distill(heads_data, tmp_path / "start", "kmeans", 8)
+    made = api.distill(heads_data, tmp_path / "set", "mdm", 8, heads_bank, settings=settings)
+    assert not torch.equal(start.images, made.images)
+    steps = [json.loads(line) for line in (tmp_path / "set/run/events.jsonl").read_text().splitlines()]
+    losses = [step["loss"] for step in steps if step["kind"] == "step"]
+    assert len(losses) == 30
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+def test_the_objective_is_the_papers():
+    random = torch.Generator().manual_seed(0)
+    real, synthetic = (
+        tuple(torch.nn.functional.normalize(torch.randn(n, 6, generator=random), dim=-1) for _ in range(2))
+        for n in (9, 5)
+    )
+
+    def unit(x):
+        return x / x.norm(dim=-1, keepdim=True)
+
+    loss, terms = mdm.objective(real, synthetic, mdm.Settings())
+    expected = info_nce(*synthetic, 0.07)
+    expected += 0.8 * kernel_energy(unit(real[0] + real[1]), unit(synthetic[0] + synthetic[1]), 0.5)
+    expected += 0.8 * kernel_energy(unit(real[0] - real[1]), unit(synthetic[0] - synthetic[1]), 0.5)
+    torch.testing.assert_close(loss, expected)
+    assert terms.keys() == {"loss", "contrast", "agreement", "discrepancy", "small_brackets"}
+    without, terms = mdm.objective(real, synthetic, mdm.Settings(agreement=0, discrepancy=0))
+    torch.testing.assert_close(without, info_nce(*synthetic, 0.07))
+    _, terms = mdm.objective(synthetic, synthetic, mdm.Settings())
+    assert terms["small_brackets"] == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"init": init} for init in ("noise", "random", "kmeans-image", "kmeans-text", "herding", "k-center")),
+        *({"teacher": teacher} for teacher in ("pretrained", "fine-tuned", "weighted-sum")),
+        *({"kernel": kernel} for kernel in ("chordal", "laplacian")),
+        *({"features": features} for features in ("singles", "concat")),
+        {"agreement": 0.0},
+        {"discrepancy": 0.0},
+        {"contrast": 0.0},
+        {"merged_experts": 3},
+    ],
+    ids=lambda change: "-".join(map(str, *change.items())),
+)
+def test_every_ablation_is_a_setting(change, heads_data, heads_bank, tmp_path):
+    settings = replace(SHORT, iterations=2, check_every=2, **change)
+    made = api.distill(heads_data, tmp_path / "set", "mdm", 4, heads_bank, settings=settings)
+    assert made.info["settings"].items() >= change.items()
+    assert torch.isfinite(made.images).all()
+
+
+class _Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("towers", ["heads", "full"])
+def test_a_killed_run_resumes_to_the_same_bytes(towers, request, tmp_path, monkeypatch):
+    data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
+    settings = replace(SHORT, iterations=7)
+    api.distill(data, tmp_path / "whole", "mdm", 6, bank, settings=settings)
+    monkeypatch.setattr("pairstill.methods.optimise.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    original = Run.event
+    for kill_at in (2, 5):
+
+        def event(self, kind, kill_at=kill_at, **values):
+            if kind == "step" and values["iteration"] == kill_at:
+                raise _Stop
+            original(self, kind, **values)
+
+        monkeypatch.setattr(Run, "event", event)
+        with pytest.raises(_Stop):
+            api.distill(data, tmp_path / "killed", "mdm", 6, bank, settings=settings, resume=True)
+    monkeypatch.setattr(Run, "event", original)
+    api.distill(data, tmp_path / "killed", "mdm", 6, bank, settings=settings, resume=True)
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "killed")
+    iterations = [json.loads(line) for line in (tmp_path / "killed/run/events.jsonl").read_text().splitlines()]
+    assert [e["iteration"] for e in iterations if e["kind"] == "step"] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(heads_data, heads_bank, tmp_path):
+    data, bank, out = heads_data.folder, heads_bank.folder, tmp_path / "set"
+    command = [sys.executable, "-m", "pairstill.cli", "distill", str(data), "--bank", str(bank), "--out", str(out)]
+    command += ["--pairs", "6", "--settings.iterations", "100000", "--settings.check-every", "100000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    events = out / "run" / "events.jsonl"
+    deadline = time.monotonic() + 90
+    while not (events.exists() and '"step"' in events.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "everything so far is kept" in errors
+    assert "Continue with:  pairstill distill" in errors
+    assert "--resume" in errors
+    assert (out / "run" / "checkpoint.safetensors").exists()
+    assert not (out / "distilled.json").exists()
+
+
+def test_a_folder_in_use_or_other_settings_are_refused(heads_data, heads_bank, tmp_path):
+    api.distill(heads_data, tmp_path / "set", "random", 4)
+    with pytest.raises(PairstillError, match="already holds a run. Add --resume"):
+        api.distill(heads_data, tmp_path / "set", "random", 4)
+    with pytest.raises(PairstillError, match="pairs: 4 then, 5 now"):
+        api.distill(heads_data, tmp_path / "set", "random", 5, resume=True)
+    again = api.distill(heads_data, tmp_path / "set", "random", 4, resume=True)
+    assert len(again) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pairs": 0}, "--pairs must be at least 1"),
+        ({"pairs": 10_000}, "more than the 96 training images"),
+        ({"method": "mdn"}, "unknown method 'mdn'. Did you mean 'mdm'"),
+        ({"protocol": "claen"}, "unknown protocol 'claen'. Did you mean 'clean'"),
+        ({"protocol": "mdm", "method": "random"}, "protocol 'mdm' trains the image backbone"),
+        ({"method": "mdm"}, "needs experts: give --bank"),
+    ],
+)
+def test_bad_requests_are_refused_before_anything_is_written(arguments, message, heads_data, tmp_path):
+    with pytest.raises(PairstillError, match=message):
+        api.distill(heads_data, tmp_path / "set", **{"method": "random", "pairs": 4, **arguments})
+    assert not (tmp_path / "set").exists()
+
+
+def test_divergence_stops_at_the_last_good_state(heads_data, heads_bank, tmp_path):
+    settings = replace(SHORT, image_lr=1e9)
+    with pytest.raises(PairstillError, match=r"diverged in iteration 1: .* Lower --settings.image-lr \(now 1e\+09\)"):
+        api.distill(heads_data, tmp_path / "set", "mdm", 4, heads_bank, settings=settings)
+    run = Run(tmp_path / "set/run", json.loads((tmp_path / "set/run/run.json").read_text())["config"], resume=True)
+    tensors, state = run.load_checkpoint()
+    assert state["done"] == 0
+    assert torch.isfinite(tensors["images"]).all()
+    assert not (tmp_path / "set/distilled.json").exists()
+
+
+def test_a_nan_loss_changes_nothing():
+    pairs = SyntheticPairs(torch.ones(2, 3, 4, 4), torch.ones(2, 5), 1.0, 1.0, 0.5)
+    with pytest.raises(Diverged, match="the loss was nan"):
+        pairs.update((pairs.images.sum() + pairs.texts.sum()) * float("nan"), clip=1.0)
+    assert torch.equal(pairs.images.detach(), torch.ones(2, 3, 4, 4))
+
+
+def test_the_gradient_of_all_pairs_together_is_clipped():
+    pairs = SyntheticPairs(torch.zeros(2, 3, 4, 4), torch.zeros(2, 5), image_lr=1.0, text_lr=1.0, momentum=0.0)
+    pairs.update(1000 * (pairs.images.sum() + pairs.texts.sum()), clip=1.0)
+    moved = torch.cat([pairs.images.detach().flatten(), pairs.texts.detach().flatten()])
+    assert moved.norm().item() == pytest.approx(1.0, rel=1e-4)
+
+
+def test_updates_are_sgd_with_momentum():
+    pairs = SyntheticPairs(torch.zeros(1, 3, 2, 2), torch.zeros(1, 2), image_lr=2.0, text_lr=3.0, momentum=0.5)
+    for _ in range(2):
+        pairs.update(0.1 * pairs.images.sum() + 0.1 * pairs.texts.sum(), clip=10.0)
+    torch.testing.assert_close(pairs.images.detach(), torch.full((1, 3, 2, 2), -2.0 * (0.1 + 0.15)))
+    torch.testing.assert_close(pairs.texts.detach(), torch.full((1, 2), -3.0 * (0.1 + 0.15)))
+
+
+def test_the_best_check_is_chosen_not_the_last(heads_data, tmp_path):
+    from pairstill.methods.contract import Context
+    from pairstill.metrics import Recall
+
+    scores = iter([1.0, 5.0, 3.0])
+    context = Context(
+        heads_data.encoded(), 2, 0, None, Run(tmp_path, {}), score=lambda *_: Recall(*([next(scores)] * 6))
+    )
+    pairs = SyntheticPairs(torch.zeros(2, 3, 4, 4), torch.zeros(2, 5), 1.0, 1.0, 0.0)
+
+    def step(synthetic, iteration):
+        synthetic.update(-synthetic.images.sum() - synthetic.texts.sum(), clip=1.0)
+        return {"loss": 0.0}
+
+    chosen = optimise(context, "test", pairs, step, iterations=4, check_every=2)
+    assert (chosen.iteration, chosen.recall, chosen.checks) == (2, 5.0, [0, 2, 4])
+    assert chosen.images.sum() < pairs.images.sum()
+
+
+def test_interrupted_is_a_clear_error():
+    assert issubclass(Interrupted, PairstillError)

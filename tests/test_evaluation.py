@@ -1,0 +1,67 @@
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pairstill import api
+from pairstill.distilled import DistilledSet
+from pairstill.errors import PairstillError
+from pairstill.evaluation import evaluate, evaluate_full
+from pairstill.protocols import PROTOCOLS, protocol_named
+from pairstill.tables import results_table, write_rows
+from pairstill.training import Recipe
+
+QUICK = Recipe(epochs=4, momentum=0.9, batch_size=16)
+
+
+def test_five_seeds_give_a_mean_and_its_deviation(heads_data, tmp_path):
+    made = api.distill(heads_data, tmp_path / "set", "random", 8)
+    row = evaluate(heads_data.encoded(), made, protocol_named("clean"), 3, recipe=QUICK)
+    singles = [evaluate(heads_data.encoded(), made, protocol_named("clean"), n, recipe=QUICK).mean for n in (1, 2, 3)]
+    each = [singles[0], 2 * singles[1] - singles[0], 3 * singles[2] - 2 * singles[1]]
+    assert row.mean == pytest.approx(sum(each) / 3)
+    assert row.mean_std == pytest.approx(torch.tensor(each, dtype=torch.float64).std().item())
+    assert row.mean == pytest.approx(sum(getattr(row, m) for m in ("ir1", "ir5", "ir10", "tr1", "tr5", "tr10")) / 6)
+
+
+def test_full_set_trains_on_every_pair(heads_data):
+    row = evaluate_full(heads_data.encoded(), protocol_named("clean"), 1, recipe=QUICK)
+    assert row.pairs == len(heads_data.encoded().split("train").pairs.links) == 192
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_every_protocol_scores_full_towers(name, full_data, tmp_path):
+    made = api.distill(full_data, tmp_path / "set", "random", 6, protocol=name)
+    row = evaluate(full_data.encoded(), made, protocol_named(name), 1, recipe=QUICK)
+    assert row.protocol == name
+
+
+def test_best_of_eleven_is_never_below_the_last_epoch(full_data, tmp_path):
+    made = api.distill(full_data, tmp_path / "set", "random", 6)
+    encoded, recipe = full_data.encoded(), Recipe(epochs=10, batch_size=16)
+    lors = protocol_named("lors")
+    last = evaluate(encoded, made, replace(lors, student="last"), 1, recipe=recipe).mean
+    assert evaluate(encoded, made, lors, 1, recipe=recipe).mean >= last
+
+
+def test_towers_that_can_not_read_a_set_are_refused(heads_data):
+    images, texts = torch.zeros(2, 3, 32, 32), torch.zeros(2, 10)
+    with pytest.raises(PairstillError, match="texts are 10 wide"):
+        evaluate(heads_data.encoded(), DistilledSet(images, texts, [["a"], ["b"]]), protocol_named("clean"), 1)
+    with pytest.raises(PairstillError, match="pictures are 16 px, and these towers read 32 px"):
+        wrong = DistilledSet(torch.zeros(2, 3, 16, 16), torch.zeros(2, 384), [["a"], ["b"]])
+        evaluate(heads_data.encoded(), wrong, protocol_named("clean"), 1)
+    with pytest.raises(PairstillError, match="--seeds must be at least 1"):
+        evaluate_full(heads_data.encoded(), protocol_named("clean"), 0)
+
+
+def test_tables(heads_data, tmp_path):
+    row = evaluate_full(heads_data.encoded(), protocol_named("clean"), 1, recipe=QUICK)
+    write_rows(tmp_path / "rows.json", [row, replace(row, method="mdm")])
+    write_rows(tmp_path / "rows.csv", [row])
+    assert [r["method"] for r in json.loads((tmp_path / "rows.json").read_text())] == ["full", "mdm"]
+    with (tmp_path / "rows.csv").open() as file:
+        assert float(next(csv.DictReader(file))["mean"]) == pytest.approx(row.mean, abs=1e-3)
+    assert results_table([row]).row_count == 1

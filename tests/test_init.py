@@ -1,0 +1,95 @@
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pairstill.errors import PairstillError
+from pairstill.init import INITS, PairFeatures, choose_pairs, herding, k_center, kmeans, kmeans_pairs
+
+
+def features(images=60, per_image=2, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    captions = images * per_image
+    links = torch.stack([torch.arange(images).repeat_interleave(per_image), torch.arange(captions)], 1)
+    return PairFeatures(torch.randn(images, 8, generator=random), torch.randn(captions, 6, generator=random), links)
+
+
+@pytest.mark.parametrize("kind", INITS)
+def test_every_way_chooses_different_pairs_and_the_same_ones_again(kind):
+    data = features()
+    rows = choose_pairs(kind, data, 12, seed=3)
+    assert rows.shape == (12,)
+    assert len(set(rows.tolist())) == 12
+    assert torch.equal(rows, choose_pairs(kind, data, 12, seed=3))
+
+
+def test_random_pairs_have_different_pictures():
+    data = features()
+    assert len(set(data.links[choose_pairs("random", data, 60, 1), 0].tolist())) == 60
+
+
+def test_herding_takes_the_nearest_not_the_farthest():
+    rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    chosen = herding(rows, 5).tolist()
+    mean = rows.mean(0)
+    for step in range(1, 6):
+        gaps = {}
+        for candidate in set(range(30)) - set(chosen[: step - 1]):
+            gaps[candidate] = (rows[[*chosen[: step - 1], candidate]].mean(0) - mean).norm().item()
+        assert min(gaps, key=gaps.get) == chosen[step - 1]
+
+
+def test_k_center_takes_the_farthest_first():
+    rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    chosen = k_center(rows, 6, seed=0).tolist()
+    for step in range(1, 6):
+        distance = torch.cdist(rows, rows[chosen[:step]]).amin(dim=1)
+        assert distance[chosen[step]] == distance.max()
+
+
+def test_k_center_with_duplicates_still_gives_different_rows():
+    rows = torch.ones(8, 3)
+    assert len(set(k_center(rows, 8, seed=0).tolist())) == 8
+
+
+def test_kmeans_takes_the_row_of_each_cluster_nearest_its_centroid():
+    rows = torch.randn(80, 6, generator=torch.Generator().manual_seed(4)) + 1
+    centroids, members = kmeans(rows, 5, seed=0)
+    distances = torch.cdist(rows, centroids)
+    assert torch.equal(members, distances.argmin(dim=1))
+    for cluster in range(5):
+        torch.testing.assert_close(centroids[cluster], rows[members == cluster].mean(0), rtol=1e-4, atol=1e-4)
+    for cluster, row in enumerate(kmeans_pairs(rows, 5, seed=0).tolist()):
+        own = (members == cluster).nonzero()[:, 0]
+        cosine = F.cosine_similarity(rows[own], centroids[cluster][None])
+        assert own[cosine.argmax()].item() == row
+
+
+def test_kmeans_with_as_many_clusters_as_rows_takes_all():
+    rows = torch.randn(9, 3, generator=torch.Generator().manual_seed(5))
+    assert sorted(kmeans_pairs(rows, 9, seed=0).tolist()) == list(range(9))
+
+
+def test_kmeans_fills_clusters_that_stay_empty():
+    rows = torch.ones(6, 3).repeat_interleave(1, 0)
+    chosen = kmeans_pairs(rows, 4, seed=0)
+    assert len(set(chosen.tolist())) == 4
+
+
+def test_bad_counts_and_names():
+    data = features(images=5)
+    with pytest.raises(PairstillError, match="more than the 5 training images"):
+        choose_pairs("random", data, 6, 0)
+    with pytest.raises(PairstillError, match="at least 1"):
+        choose_pairs("random", data, 0, 0)
+    with pytest.raises(PairstillError, match="Did you mean 'kmeans'"):
+        choose_pairs("kmeens", data, 2, 0)
+
+
+def test_joint_features_are_both_modalities_normalised():
+    data = features()
+    rows = data.joint_rows()
+    for pair, (image, caption) in itertools.islice(enumerate(data.links.tolist()), 5):
+        expected = torch.cat([F.normalize(data.images[image], dim=0), F.normalize(data.texts[caption], dim=0)])
+        torch.testing.assert_close(rows[pair], expected)

@@ -1,0 +1,115 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from pairstill import api, features
+from pairstill.errors import PairstillError
+from pairstill.features import cached_matrix
+from pairstill.prepared import open_prepared
+from tests.conftest import TINY_HEADS, draw, write_shapes
+
+
+@pytest.fixture
+def own_shapes(tmp_path):
+    return write_shapes(tmp_path / "shapes", 40)
+
+
+def test_a_prepared_dataset_opens_as_it_was(own_shapes, tmp_path):
+    made = api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS)
+    opened = open_prepared(tmp_path / "data")
+    assert opened.dataset.fingerprint == made.dataset.fingerprint
+    assert opened.towers == TINY_HEADS
+    assert list(opened.dataset.captions) == list(made.dataset.captions)
+    assert np.array_equal(opened.dataset.links, made.dataset.links)
+
+
+def test_nothing_is_computed_twice(own_shapes, tmp_path, monkeypatch):
+    first = api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS).encoded().image_features
+
+    def never(*_args, **_kwargs):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(features, "load_pixels", never)
+    again = api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS).encoded().image_features
+    assert np.array_equal(first, again)
+
+
+def test_other_options_in_the_same_folder_are_refused(own_shapes, tmp_path):
+    api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS)
+    with pytest.raises(PairstillError, match="holds another dataset or other options"):
+        api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS, limit=5)
+
+
+def test_a_picture_changed_since_is_refused(own_shapes, tmp_path):
+    api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS)
+    (own_shapes / "004.png").write_bytes(draw("red", "disc", "white", 999))
+    with pytest.raises(PairstillError, match="changed since .* was prepared"):
+        open_prepared(tmp_path / "data")
+
+
+def test_a_picture_only_touched_is_fine(own_shapes, tmp_path):
+    made = api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS)
+    data = (own_shapes / "004.png").read_bytes()
+    (own_shapes / "004.png").unlink()
+    (own_shapes / "004.png").write_bytes(data)
+    assert open_prepared(tmp_path / "data").dataset.fingerprint == made.dataset.fingerprint
+
+
+def test_dropped_pictures_stay_dropped(own_shapes, tmp_path):
+    (own_shapes / "002.png").write_bytes(b"no picture")
+    made = api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS, on_bad="skip")
+    assert len(made.dataset.images) == 39
+    opened = open_prepared(tmp_path / "data")
+    assert len(opened.dataset.images) == 39
+    assert opened.dataset.images.name(2).endswith("003.png")
+    assert len(opened.encoded().split("train").images) == len(made.dataset.splits["train"])
+
+
+def test_a_source_that_moved_is_said(own_shapes, tmp_path):
+    api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS)
+    shutil.move(own_shapes, tmp_path / "elsewhere")
+    with pytest.raises(PairstillError, match="does not exist"):
+        open_prepared(tmp_path / "data")
+
+
+def test_a_matrix_goes_on_where_it_was_killed(tmp_path):
+    starts = []
+
+    def compute(start):
+        starts.append(start)
+        for row in range(start, 10, 2):
+            if row == 6 and len(starts) == 1:
+                raise KeyboardInterrupt
+            yield np.full((2, 3), row, dtype=np.float32)
+
+    path = tmp_path / "m.npy"
+    with pytest.raises(KeyboardInterrupt):
+        cached_matrix(path, (10, 3), "float32", compute, "test")
+    assert not path.exists()
+    matrix = cached_matrix(path, (10, 3), "float32", compute, "test")
+    assert starts == [0, 6]
+    assert matrix[:, 0].tolist() == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8]
+    cached_matrix(path, (10, 3), "float32", compute, "test")
+    assert starts == [0, 6]
+
+
+def test_a_damaged_matrix_is_computed_again(tmp_path):
+    def compute(start):
+        yield np.arange(start, 6, dtype=np.float32)[:, None]
+
+    path = tmp_path / "m.npy"
+    cached_matrix(path, (6, 1), "float32", compute, "test")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 0xFF
+    path.write_bytes(data)
+    assert cached_matrix(path, (6, 1), "float32", compute, "test")[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_newer_format_is_refused(own_shapes, tmp_path):
+    api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS)
+    path = tmp_path / "data/prepared.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(PairstillError, match="newer pairstill"):
+        open_prepared(tmp_path / "data")

@@ -1,0 +1,95 @@
+import os
+
+import pytest
+import torch
+
+from pairstill.errors import PairstillError, unknown
+from pairstill.files import atomic, digest_of_tensors, read_json, sha256, write_json
+from pairstill.progress import duration, progress
+from pairstill.run import Run
+from pairstill.seeds import derive, generator, global_seed
+
+
+def test_a_checkpoint_comes_back_with_its_state(tmp_path):
+    run = Run(tmp_path, {"a": 1})
+    assert run.load_checkpoint() is None
+    run.event("step", iteration=1)
+    run.save_checkpoint({"x": torch.arange(3)}, {"done": 1})
+    run.event("step", iteration=2)
+    tensors, state = Run(tmp_path, {"a": 1}, resume=True).load_checkpoint()
+    assert tensors["x"].tolist() == [0, 1, 2]
+    assert state["done"] == 1
+    assert [event["iteration"] for event in run.events()] == [1]  # what came after the checkpoint happens again
+
+
+def test_a_damaged_checkpoint_is_said(tmp_path):
+    run = Run(tmp_path, {})
+    run.save_checkpoint({"x": torch.arange(3)}, {"done": 1})
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(PairstillError, match=r"checkpoint.safetensors is damaged"):
+        run.load_checkpoint()
+
+
+def test_a_cut_last_event_is_left_out(tmp_path):
+    run = Run(tmp_path, {})
+    run.event("a")
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('{"kind": "b", "sec')
+    assert [event["kind"] for event in run.events()] == ["a"]
+
+
+def test_atomic_writes_all_or_nothing(tmp_path):
+    path = tmp_path / "deep" / "file.json"
+    write_json(path, {"a": "ä"})
+    assert read_json(path) == {"a": "ä"}
+    with pytest.raises(RuntimeError), atomic(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert read_json(path) == {"a": "ä"}
+    assert [p.name for p in path.parent.iterdir()] == ["file.json"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_said(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises((PairstillError, PermissionError)):
+        write_json(tmp_path / "file.json", {})
+
+
+def test_hashes(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256(tmp_path / "a").startswith("ba7816bf")
+    with pytest.raises(PairstillError, match="does not exist"):
+        sha256(tmp_path / "b")
+    a = {"x": torch.arange(3), "y": torch.zeros(())}
+    assert digest_of_tensors(a) == digest_of_tensors(dict(reversed(a.items())))
+    assert digest_of_tensors(a) != digest_of_tensors({**a, "y": torch.ones(())})
+
+
+def test_seeds_depend_on_every_part_of_their_path():
+    seeds = {derive(0, "a"), derive(1, "a"), derive(0, "b"), derive(0, "a", 1), derive(0, "a", 2)}
+    assert len(seeds) == 5
+    assert torch.equal(torch.rand(3, generator=generator(1, "x")), torch.rand(3, generator=generator(1, "x")))
+
+
+def test_the_global_generator_is_left_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with global_seed(1, "x"):
+        torch.rand(10)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_durations_read_well():
+    assert [duration(s) for s in (2.34, 42, 185, 7800)] == ["2.3 s", "42 s", "3 min 05 s", "2 h 10 min"]
+
+
+def test_progress_in_a_log_ends_with_a_line(capsys):
+    with progress("work", 3) as advance:
+        advance(2)
+        advance(1, note="well")
+    assert "work: 3/3 in" in capsys.readouterr().err
+
+
+def test_unknown_without_a_near_name_still_lists():
+    assert str(unknown("thing", "zzz", ["b", "a"])) == "unknown thing 'zzz'. Known: a, b."
