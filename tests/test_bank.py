@@ -1,6 +1,5 @@
-import torch
-
 import pytest
+import torch
 
 from pairstill import api
 from pairstill.bank import Bank

@@ -26,7 +26,7 @@ QUICK = Recipe(epochs=4, momentum=0.9, batch_size=16)
 
 @pytest.fixture(autouse=True)
 def quick_students(monkeypatch):
-    """Students that choose an iteration train for four epochs here: what is chosen does not matter, only that it repeats."""
+    """Students that choose an iteration train for four epochs: what is chosen does not matter here."""
     monkeypatch.setattr("pairstill.distillation.STUDENT_RECIPE", QUICK)
 
 
@@ -162,7 +162,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(heads_data, heads_bank, tmp_path):
 
 def test_a_folder_in_use_or_other_settings_are_refused(heads_data, heads_bank, tmp_path):
     api.distill(heads_data, tmp_path / "set", "random", 4)
-    with pytest.raises(PairstillError, match="already holds a run. Add --resume"):
+    with pytest.raises(PairstillError, match="already holds a run"):
         api.distill(heads_data, tmp_path / "set", "random", 4)
     with pytest.raises(PairstillError, match="pairs: 4 then, 5 now"):
         api.distill(heads_data, tmp_path / "set", "random", 5, resume=True)

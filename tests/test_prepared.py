@@ -45,7 +45,7 @@ def test_other_options_in_the_same_folder_are_refused(own_shapes, tmp_path):
 def test_a_picture_changed_since_is_refused(own_shapes, tmp_path):
     api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS)
     (own_shapes / "004.png").write_bytes(draw("red", "disc", "white", 999))
-    with pytest.raises(PairstillError, match="changed since .* was prepared"):
+    with pytest.raises(PairstillError, match=r"changed since .* was prepared"):
         open_prepared(tmp_path / "data")
 
 

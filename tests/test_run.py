@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -93,3 +95,34 @@ def test_progress_in_a_log_ends_with_a_line(capsys):
 
 def test_unknown_without_a_near_name_still_lists():
     assert str(unknown("thing", "zzz", ["b", "a"])) == "unknown thing 'zzz'. Known: a, b."
+
+
+DISK = """
+import resource, sys, torch
+from pathlib import Path
+from pairstill import cli, commands, files, features
+from pairstill.run import Run
+import numpy as np
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+folder = Path(sys.argv[2])
+def tensors(): files.write_tensors(folder / "t.safetensors", {"x": torch.zeros(100_000)})
+def text(): files.write_text(folder / "t.txt", "x" * 200_000)
+def checkpoint(): Run(folder / "run", {}).save_checkpoint({"x": torch.zeros(100_000)}, {})
+def zeros(start): yield np.zeros((1000, 1000))
+def matrix(): features.cached_matrix(folder / "m.npy", (1000, 1000), "float32", zeros, "m")
+commands.ls = lambda what=None: globals()[sys.argv[1]]()
+sys.exit(cli.main(["ls"]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["tensors", "text", "checkpoint", "matrix"])
+def test_a_disk_that_takes_no_more_is_said_and_nothing_is_left(kind, tmp_path):
+    """A limit on the size of files stands for a full disk: the system refuses the write in the same way."""
+    done = subprocess.run(
+        [sys.executable, "-c", DISK, kind, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "error: could not write" in done.stderr
+    assert "Traceback" not in done.stderr
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left <= {"run.json", "config.yaml", "m.partial.npy"}

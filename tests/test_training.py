@@ -3,7 +3,16 @@ import torch
 
 from pairstill.errors import PairstillError
 from pairstill.students import as_training_pairs, embed, model_recall, train_student
-from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe, TensorInputs, TrainingPairs, batches, train
+from pairstill.training import (
+    EXPERT_RECIPE,
+    STUDENT_RECIPE,
+    Recipe,
+    TensorInputs,
+    TrainingPairs,
+    batches,
+    one_link_per_picture,
+    train,
+)
 
 
 def test_published_recipes():
@@ -51,6 +60,15 @@ def test_the_step_size_falls_at_half(heads_data, monkeypatch):
 
 def _identity(count):
     return torch.stack([torch.arange(count), torch.arange(count)], 1)
+
+
+def test_one_caption_per_picture_is_drawn_anew():
+    links = torch.stack([torch.arange(6).repeat_interleave(5), torch.arange(30)], 1)
+    drawn = [one_link_per_picture(links, torch.Generator().manual_seed(seed)) for seed in range(20)]
+    for chosen in drawn:
+        assert sorted(chosen[:, 0].tolist()) == list(range(6))
+        assert torch.equal(chosen[:, 1] // 5, chosen[:, 0])
+    assert len({tuple(chosen[:, 1].tolist()) for chosen in drawn}) > 15
 
 
 def test_divergence_is_said(heads_data):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -44,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     except PairstillError as error:
         return _report(error, arguments)
     except KeyboardInterrupt:
-        console.print("stopped.")
+        again = shlex.join(["pairstill", *arguments])
+        console.print(f"stopped; what was finished is kept. Go on with:  {again}", soft_wrap=True, markup=False)
         return 130
     except BrokenPipeError:
         return 0
@@ -65,6 +67,8 @@ def _dispatch(arguments: list[str]) -> int:
         raise unknown("command", name, COMMANDS)
     from pairstill import commands
 
+    if name == "ls" and rest and not rest[0].startswith("-"):
+        rest = ["--what", *rest]
     function = getattr(commands, name)
     function(**_parse(name, function, rest))
     return 0
@@ -88,7 +92,7 @@ def _parse(name: str, function: Callable[..., None], arguments: list[str]) -> di
 
     parser = ArgumentParser(
         prog=f"pairstill {name}",
-        description=inspect.getdoc(function),
+        description=str(inspect.getdoc(function)).split("\n\nArgs:")[0],
         formatter_class=_formatter(),
         exit_on_error=False,
         print_config="--print_config",
@@ -150,9 +154,11 @@ def _with_underscores(arguments: list[str], function: Callable[..., None]) -> li
 
 
 def _readable(message: str) -> str:
-    """The last line that says something, without the parser's own wrapping."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return (" ".join(lines) if lines else "wrong options").rstrip(".") + "."
+    """The parser's message in the words of the command line: --image-size, not key "image_size"."""
+    text = " ".join(message.split()) or "wrong options"
+    text = re.sub(r"[Pp]arser key ['\"]([\w.]+)['\"]", lambda key: "--" + key[1].replace("_", "-"), text)
+    text = re.sub(r"<class '(\w+)'>", r"\1", text)
+    return text.rstrip(".") + "."
 
 
 def _formatter() -> type:

@@ -18,7 +18,7 @@ from pairstill.training import EXPERT_RECIPE, Recipe
 DEFAULT_METHOD = "mdm"
 DEFAULT_TOWERS = Towers()
 
-out_console = Console(highlight=False)
+out_console = Console(highlight=False, soft_wrap=True)
 
 
 def prepare(
@@ -178,7 +178,7 @@ def ls(what: str | None = None) -> None:
         if what in (None, name):
             out_console.print(f"[bold]{name}[/]")
             for entry, summary in listing().items():
-                out_console.print(f"  {entry:<20} {summary}", markup=False, soft_wrap=True)
+                out_console.print(f"  {entry:<20} {summary}", markup=False)
 
 
 def demo(out: str = "runs/demo") -> None:

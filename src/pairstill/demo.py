@@ -61,7 +61,7 @@ def _say(number: int, what: str) -> None:
 
 def _show(out: Path, rows: list[Row], seconds: float) -> None:
     printer = Console(highlight=False)
-    printer.print(results_table(rows, f"Recall on 1,000 pictures of an unseen style; {TOWERS.describe()}"))
+    printer.print(results_table(rows, f"1,000 pictures of an unseen style, {TOWERS.describe()}"))
     by_method = {row.method: row for row in rows}
     ratio = by_method["mdm"].mean / by_method["random"].mean
     share = 100 * by_method["mdm"].mean / by_method["full"].mean

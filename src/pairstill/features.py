@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,13 @@ def cached_matrix(
     return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
 
 
+def reserve(path: Path) -> None:
+    """Claim a sparse file's whole size on disk now: writing to mapped memory on a full disk would kill the process."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("rb+") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
 def _fill(
     partial: Path,
     note: Path,
@@ -135,6 +143,7 @@ def _fill(
         done = int(json.loads(note.read_text())["rows"])
     mode = "r+" if done else "w+"
     matrix = np.lib.format.open_memmap(partial, mode=mode, dtype=dtype, shape=shape)
+    reserve(partial)
     with progress(label, shape[0], done) as advance:
         for block in compute(done):
             matrix[done : done + len(block)] = block

@@ -73,13 +73,14 @@ def read_json(path: Path) -> Any:
         raise PairstillError(f"{path} is not readable JSON: {error}.") from error
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors as safetensors, atomically."""
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors, and texts beside them, as one safetensors file, atomically."""
     from safetensors.torch import save_file
 
     with atomic(path) as temporary:
         try:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+            plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(plain, temporary, metadata=dict(metadata) if metadata else None)
         except OSError:
             raise
         except Exception as error:  # safetensors wraps the system's write error in its own type

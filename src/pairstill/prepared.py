@@ -17,7 +17,7 @@ from pairstill.files import read_json, read_tensors, write_json, write_tensors, 
 from pairstill.pairs import ChosenImages, PairDataset
 from pairstill.progress import progress
 from pairstill.sources import SourceSpec, open_source
-from pairstill.towers import Towers
+from pairstill.towers import Towers, resolve_image, resolve_text
 
 FORMAT = 1
 
@@ -43,6 +43,8 @@ def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) ->
     absolute = dataclasses.replace(spec, source=_absolute(spec.source), images=spec.images and _absolute(spec.images))
     if (folder / "prepared.json").exists():
         return _again(absolute, folder, towers)
+    resolve_image(towers.image)  # a wrong name is said before anything long
+    resolve_text(towers.text)
     opened = open_source(absolute, folder / "source")
     with progress("checking pictures", len(opened.images)) as advance:
         seen = 0

@@ -18,7 +18,7 @@ import yaml
 from torch import Tensor
 
 from pairstill.errors import PairstillError
-from pairstill.files import atomic, read_json, write_json, write_text
+from pairstill.files import read_json, write_json, write_tensors, write_text
 
 _REPORTED_PACKAGES = ("pairstill", "torch", "timm", "transformers", "numpy", "faiss-cpu", "datasets")
 
@@ -62,8 +62,14 @@ class Run:
     def event(self, kind: str, **values: Any) -> None:
         """Append one line to `events.jsonl`."""
         line = {"kind": kind, "seconds": round(time.monotonic() - self._started, 3), **values}
-        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        path = self.folder / "events.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise PairstillError(
+                f"could not write {path}: {error.strerror or error}. Free some space and run again with --resume."
+            ) from error
 
     def events(self) -> list[dict[str, Any]]:
         """All events so far; a last line cut short by a kill is left out."""
@@ -79,13 +85,10 @@ class Run:
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write tensors and small values as one file, atomically."""
-        from safetensors.torch import save_file
-
         events = self.folder / "events.jsonl"
         size = events.stat().st_size if events.exists() else 0
         header = {"state": json.dumps({**state, "events_size": size})}
-        with atomic(self.folder / "checkpoint.safetensors") as temporary:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=header)
+        write_tensors(self.folder / "checkpoint.safetensors", tensors, header)
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The last checkpoint, or None. Events written after it are cut off: they will happen again."""

@@ -19,16 +19,17 @@ def results_table(rows: Sequence[Row], title: str = "") -> Table:
     """A table with the best mean of the sets in bold; the full set stands beneath as the ceiling."""
     sets = [row for row in rows if row.method != "full"]
     best = max((row.mean for row in sets), default=0.0)
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left")
-    for name in ("method", "pairs"):
-        table.add_column(name, justify="left" if name == "method" else "right")
-    for name in ("IR@1", "IR@5", "IR@10", "TR@1", "TR@5", "TR@10", "mean"):
-        table.add_column(name, justify="right")
-    table.add_column("students", justify="right")
+    table = Table(
+        title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="", caption_justify="left"
+    )
+    table.add_column("method", no_wrap=True)
+    for name in ("pairs", "IR@1", "IR@5", "IR@10", "TR@1", "TR@5", "TR@10", "mean"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.caption = f"mean ± standard deviation over {rows[0].seeds} students" if rows else None
     for row in [*sets, *(row for row in rows if row.method == "full")]:
         style = "bold" if row.method != "full" and row.mean == best else "dim" if row.method == "full" else ""
         cells = [row.method, f"{row.pairs:,}", *(f"{getattr(row, metric):.1f}" for metric in METRICS)]
-        table.add_row(*cells, f"{row.mean:.1f} ± {row.mean_std:.1f}", str(row.seeds), style=style)
+        table.add_row(*cells, f"{row.mean:.1f} ± {row.mean_std:.1f}", style=style)
     return table
 
 

@@ -63,6 +63,7 @@ class Recipe:
         batch_size: Pairs in a step.
         decay: The step size is multiplied by this at half of the epochs.
         temperature: Of InfoNCE.
+        one_caption: An epoch takes each picture once, with one of its captions drawn anew, instead of every pair.
     """
 
     epochs: int
@@ -72,6 +73,7 @@ class Recipe:
     batch_size: int = 128
     decay: float = 1.0
     temperature: float = 0.07
+    one_caption: bool = False
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 2 or not self.lr > 0:
@@ -90,6 +92,16 @@ def batches(count: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
     for rows in torch.randperm(count, generator=random).split(size):
         if len(rows) > 1:
             yield rows
+
+
+def one_link_per_picture(links: Tensor, random: torch.Generator) -> Tensor:
+    """Of each picture's links [P, 2] one, drawn at random."""
+    shuffled = links[torch.randperm(len(links), generator=random)]
+    order = torch.argsort(shuffled[:, 0], stable=True)
+    images = shuffled[order, 0]
+    first = torch.ones(len(images), dtype=torch.bool)
+    first[1:] = images[1:] != images[:-1]
+    return shuffled[order[first]]
 
 
 def train(
@@ -122,8 +134,9 @@ def _train_epoch(
     model.train()
     loss = torch.zeros(())
     device = next(model.parameters()).device
-    for rows in batches(len(pairs.links), recipe.batch_size, random):
-        image_rows, text_rows = pairs.links[rows].unbind(1)
+    links = one_link_per_picture(pairs.links, random) if recipe.one_caption else pairs.links
+    for rows in batches(len(links), recipe.batch_size, random):
+        image_rows, text_rows = links[rows].unbind(1)
         inputs = pairs.inputs.take(image_rows, random).to(device)
         images, texts = model(inputs, pairs.texts[text_rows].to(device))
         loss = info_nce(images, texts, recipe.temperature)

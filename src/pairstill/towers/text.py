@@ -191,9 +191,7 @@ def _random(source: TextSource) -> tuple[nn.Module, Any]:
     """Random weights drawn from the name, with the uncased WordPiece tokenizer of the minilm package."""
     import transformers
 
-    if source.preset is None:
-        known = ", ".join(f"{name}@random" for name in TEXT_PRESETS)
-        raise PairstillError(f"random text encoders are {known}; '{source.name}' is none of them.")
+    assert source.preset is not None, "resolve_text has seen the preset"
     folder = text_package_folder("minilm", TEXT_PRESETS["minilm"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     config = getattr(transformers, source.preset.config)(**source.preset.sizes)

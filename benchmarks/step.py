@@ -1,0 +1,270 @@
+"""What one distillation iteration costs, against the bare network and against the published way of doing it.
+
+    python -m benchmarks.step
+
+Every figure is a ratio of medians of interleaved runs in this process, because machines are noisy. Data and weights
+are made here: no dataset is needed. Writes results/step.csv and results/memory.csv.
+
+- `overhead`: a whole iteration of MDM (draw and merge a teacher, swap its weights, encode, loss, backward, update),
+  over the bare network alone: forward on the real batch (none in towers `heads`) plus forward and backward to
+  pixels on the synthetic one.
+- `published`: NF-RegNet-B0, 64 px, 64 + 64 pictures: the same iteration with a model built anew, four checkpoints
+  loaded from .pth files, and weights that receive gradients, over ours.
+- memory: peak resident memory of 100 pairs at 224 px, over the bare step's plus pairs, gradient, momentum and teacher;
+  each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import pairstill  # noqa: F401  (before torch)
+from pairstill.bank import Bank, parameters_of
+from pairstill.losses import agreement, discrepancy, info_nce, kernel_energy
+from pairstill.merge import merge, merge_ratio
+from pairstill.methods import mdm
+from pairstill.methods.synthetic import SyntheticPairs
+from pairstill.seeds import generator
+from pairstill.teacher import Teacher
+from pairstill.teachers import TEACHERS
+from pairstill.towers import Towers, TwoTower, build_model, fold, load_image_encoder
+from pairstill.training import TensorInputs, TrainingPairs
+
+RESULTS = Path(__file__).parent / "results"
+TEXT_WIDTH = 384
+
+
+class Made:
+    """Stands where `pairstill.encoded.Encoded` does, on random pictures and texts."""
+
+    def __init__(self, towers: Towers, real: int) -> None:
+        self.towers, self.device = towers, "cpu"
+        self.image_encoder = load_image_encoder(towers.image)
+        heads = towers.train == "heads"
+        self.front = fold(self.image_encoder, towers.image_size) if heads else torch.nn.Identity()
+        size = towers.image_size
+        inputs = torch.randn(real, self.image_encoder.width) if heads else torch.randn(real, 3, size, size)
+        rows = torch.arange(real)
+        self.pairs = TrainingPairs(TensorInputs(inputs), torch.randn(real, TEXT_WIDTH), torch.stack([rows, rows], 1))
+
+    def new_model(self, seed: int) -> TwoTower:
+        """As `Encoded.new_model`."""
+        return build_model(self.towers, self.image_encoder, TEXT_WIDTH, seed)
+
+
+def make_bank(made: Made, folder: Path, experts: int = 3, epochs: int = 3) -> Bank:
+    """Experts that moved a little from the anchor, at random."""
+    anchor = parameters_of(made.new_model(0))
+    bank = Bank.create(folder, anchor, {}, "made", {})
+    for expert in range(experts):
+        random = generator(0, "expert", expert)
+        moved = [
+            {n: p + 0.01 * torch.randn(p.shape, generator=random) for n, p in anchor.items()} for _ in range(epochs)
+        ]
+        bank.add(expert, moved)
+    _ = bank.gram
+    return bank
+
+
+def our_step(made: Made, bank: Bank, synthetic: SyntheticPairs) -> Callable[[], None]:
+    """One iteration, exactly as `methods/mdm.py` does it."""
+    settings = mdm.Settings()
+    teacher = Teacher(made)  # type: ignore[arg-type]
+    split = _Split(made.pairs)
+    count = iter(range(10**9))
+
+    def step() -> None:
+        random = generator(0, "mdm", next(count))
+        teacher.load(TEACHERS["merged"](bank, random, 2, 0.5))
+        real = mdm.encode_real_batch(split, teacher, settings.real_batch, random)  # type: ignore[arg-type]
+        encoded = teacher(made.front(synthetic.pixels(teacher.device)), synthetic.texts)
+        loss, _ = mdm.objective(real, encoded, settings)
+        synthetic.update(loss, settings.clip)
+
+    return step
+
+
+class _Split:
+    def __init__(self, pairs: TrainingPairs) -> None:
+        self.pairs = pairs
+
+
+def bare_step(made: Made, synthetic: SyntheticPairs, real: int = 64) -> Callable[[], None]:
+    """The folded network alone: forward on real pictures (in `full`), forward and backward on synthetic ones."""
+    size = made.towers.image_size
+    network = made.front if made.towers.train == "heads" else fold(made.image_encoder, size)
+    pictures = torch.randn(real, 3, size, size).contiguous(memory_format=torch.channels_last)
+
+    def step() -> None:
+        if made.towers.train == "full":
+            with torch.no_grad():
+                network(pictures)
+        synthetic.images.grad = None
+        network(synthetic.pixels(torch.device("cpu"))).sum().backward()
+
+    return step
+
+
+def published_step(made: Made, bank: Bank, images: Tensor, texts: Tensor, folder: Path) -> Callable[[], None]:
+    """The same iteration as published code does it."""
+    files = []
+    for number in range(4):
+        weights = bank.parameters(number)
+        files.append(folder / f"{number}.pth")
+        torch.save(weights, files[-1])
+    images, texts = images.clone().requires_grad_(), texts.clone().requires_grad_()
+    optimiser = torch.optim.SGD([images, texts], lr=100.0, momentum=0.5)
+    real_images = made.pairs.inputs.take(torch.arange(64))
+    real_texts = made.pairs.texts[:64]
+
+    def step() -> None:
+        encoder = load_image_encoder(made.towers.image)
+        model = build_model(made.towers, encoder, TEXT_WIDTH, 0)
+        loaded = [torch.load(file, weights_only=True) for file in files]
+        anchor = parameters_of(model)
+        flat = [torch.stack([(w[n] - anchor[n]).flatten() for w in loaded[:2]]) for n in anchor]
+        ratios = torch.cat([merge_ratio((block @ block.T)[None]) for block in flat])
+        merged = merge(anchor, loaded[:2], ratios, 0.5)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(merged[name])
+        real = model(real_images, real_texts)
+        synthetic = model(images, texts)
+        loss = info_nce(*synthetic)
+        for feature in (agreement, discrepancy):
+            loss = loss + 0.8 * kernel_energy(feature(*real).detach(), feature(*synthetic))
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([images, texts], 1.0)
+        optimiser.step()
+
+    return step
+
+
+def race(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """Median seconds of each, interleaved, after one round to warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(rounds + 1):
+        for name, step in steps.items():
+            begin = time.perf_counter()
+            step()
+            if number:
+                seconds[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def pairs_of(towers: Towers, count: int) -> SyntheticPairs:
+    size = towers.image_size
+    random = generator(0, "pairs")
+    images, texts = (
+        torch.randn(count, 3, size, size, generator=random),
+        torch.randn(count, TEXT_WIDTH, generator=random),
+    )
+    return SyntheticPairs(images, texts, image_lr=1.0, text_lr=1.0, momentum=0.5)
+
+
+def measure_steps(rounds: int) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    cases = [
+        (Towers(image_size=112), 100),
+        (Towers(image_size=224), 100),
+        (Towers(image_size=64, train="full"), 100),
+        (Towers(image="nf_regnet_b0@random", image_size=64, train="full"), 64),
+    ]
+    for towers, count in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            made = Made(towers, 64)
+            bank = make_bank(made, Path(folder) / "bank")
+            synthetic = pairs_of(towers, count)
+            steps = {"ours": our_step(made, bank, synthetic), "bare": bare_step(made, pairs_of(towers, count))}
+            if "regnet" in towers.image:
+                start = pairs_of(towers, count)
+                steps["published"] = published_step(
+                    made, bank, start.images.detach(), start.texts.detach(), Path(folder)
+                )
+            found = race(steps, rounds)
+        rows.append(
+            {
+                "towers": towers.describe(),
+                "pairs": count,
+                "ours_seconds": round(found["ours"], 3),
+                "ours_over_bare": round(found["ours"] / found["bare"], 3),
+                "published_over_ours": round(found["published"] / found["ours"], 2) if "published" in found else "",
+                "rounds": rounds,
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def peak_of(kind: str) -> None:
+    """Run three steps and print the peak resident memory and the sizes of what a step has to hold."""
+    towers = Towers(image_size=224)
+    made = Made(towers, 64)
+    synthetic = pairs_of(towers, 100)
+    with tempfile.TemporaryDirectory() as folder:
+        if kind == "ours":
+            step = our_step(made, make_bank(made, Path(folder)), synthetic)
+        else:
+            step = bare_step(made, synthetic)
+        for _ in range(3):
+            step()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    pairs = (synthetic.images.numel() + synthetic.texts.numel()) * 4 / 2**20
+    teacher = sum(p.numel() for p in made.new_model(0).parameters()) * 4 / 2**20
+    print(json.dumps({"peak": peak, "pairs": pairs, "teacher": teacher}))
+
+
+def measure_memory() -> list[dict[str, object]]:
+    found = {}
+    for kind in ("bare", "ours"):
+        command = [sys.executable, "-m", "benchmarks.step", "--peak-of", kind]
+        found[kind] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    # The bare step already holds the pairs and their gradient; momentum and one teacher come on top.
+    allowed = found["bare"]["peak"] + found["ours"]["pairs"] + found["ours"]["teacher"]
+    row: dict[str, object] = {
+        "what": "100 pairs, 224 px, efficientnet_lite0, heads",
+        "ours_mib": round(found["ours"]["peak"]),
+        "bare_mib": round(found["bare"]["peak"]),
+        "allowed_mib": round(allowed),
+        "ours_over_allowed": round(found["ours"]["peak"] / allowed, 3),
+    }
+    print(row, flush=True)
+    return [row]
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--peak-of", choices=("ours", "bare"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak_of:
+        peak_of(arguments.peak_of)
+        return
+    write(RESULTS / "memory.csv", measure_memory())
+    write(RESULTS / "step.csv", measure_steps(arguments.rounds))
+
+
+if __name__ == "__main__":
+    main()
