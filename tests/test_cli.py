@@ -169,3 +169,12 @@ def test_readme_commands_exist():
     commands = {line.split()[1] for line in fenced.splitlines() if line.startswith("pairstill ")}
     assert commands
     assert commands <= set(cli.COMMANDS)
+
+
+def test_the_example_trains_on_a_set(heads_data, tmp_path):
+    run("distill", heads_data.folder, "--method", "kmeans", "--pairs", 6, "--out", tmp_path / "set")
+    script = Path(__file__).parent.parent / "examples/train_on_a_set.py"
+    command = [sys.executable, str(script), str(tmp_path / "set")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("6 pairs, loss")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from pairstill.tables import results_table, write_rows
 from pairstill.towers import Towers
 from pairstill.training import EXPERT_RECIPE
 
+SOURCE = "emoji"
 TOWERS = Towers(image="efficientnet_lite0", text="minilm", train="heads", image_size=64, embed_dim=256)
 PAIRS = 100
 EXPERTS = 8
@@ -31,7 +33,7 @@ def run_demo(out: Path) -> list[Row]:
     """Prepare, train experts, distil with each method, score five students each, and show the table."""
     started = time.monotonic()
     _say(1, "the embedded emoji set: 10,000 pictures in seven art styles, tested on a style never trained on")
-    data = api.prepare("emoji", out / "data", TOWERS, workers=2)
+    data = api.prepare(SOURCE, out / "data", TOWERS, workers=2)
     _say(2, f"{EXPERTS} experts, fine-tuned on all training pairs from one anchor")
     bank = api.train_experts(data, out / "bank", EXPERTS, EXPERT_RECIPE)
     _say(3, f"{PAIRS} pairs by each method, each scored by five students")
@@ -50,8 +52,6 @@ def run_demo(out: Path) -> list[Row]:
 
 def _timed(row: Row, begin: float) -> Row:
     """The row with the time of the whole method, not of its students alone."""
-    from dataclasses import replace
-
     return replace(row, seconds=time.monotonic() - begin)
 
 

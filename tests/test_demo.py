@@ -1,0 +1,29 @@
+import json
+
+from PIL import Image
+
+from pairstill import demo
+from pairstill.methods import kmeans, mdm, random
+from tests.conftest import TINY_HEADS, TINY_RECIPE
+
+
+def test_the_demo_makes_what_it_promises_and_continues(shapes, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "SOURCE", str(shapes))
+    monkeypatch.setattr(demo, "TOWERS", TINY_HEADS)
+    monkeypatch.setattr(demo, "EXPERT_RECIPE", TINY_RECIPE)
+    monkeypatch.setattr(demo, "EXPERTS", 2)
+    monkeypatch.setattr(demo, "PAIRS", 8)
+    settings = {"random": random.Settings(), "kmeans": kmeans.Settings(), "mdm": mdm.Settings(iterations=2)}
+    monkeypatch.setattr(demo, "SETTINGS", settings)
+    first = demo.run_demo(tmp_path / "demo")
+    shown = capsys.readouterr()
+    assert "distilled pairs give" in shown.out
+    assert "1/3" in shown.err
+    rows = json.loads((tmp_path / "demo/results.json").read_text())
+    assert [row["method"] for row in rows] == ["random", "kmeans", "mdm", "full"]
+    keys = "method pairs towers protocol ir1 ir5 ir10 tr1 tr5 tr10 mean mean_std seconds"
+    assert all(set(keys.split()) <= set(row) for row in rows)
+    assert all(row["seeds"] == 5 for row in rows)
+    assert Image.open(tmp_path / "demo/pairs.png").size[0] > 500
+    again = demo.run_demo(tmp_path / "demo")
+    assert [row.mean for row in again] == [row.mean for row in first]
