@@ -159,6 +159,20 @@ def test_a_script_without_a_main_guard_works(shapes, tmp_path):
     assert done.stdout.split() == ["5", "5"]
 
 
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_fits_the_code(recipe, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("distill", "somewhere", "--config", recipe, "--print-config")
+    assert stop.value.code == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    written = yaml.safe_load(recipe.read_text())
+    assert shown["settings"].items() >= written["settings"].items()
+    assert shown["pairs"] == written["pairs"]
+
+
 def test_the_default_method_is_known():
     assert DEFAULT_METHOD in METHODS
 

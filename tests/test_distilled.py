@@ -34,6 +34,12 @@ def test_a_saved_set_loads_as_it_was(tmp_path):
     assert "5 distilled pairs of shapes" in (tmp_path / "README.md").read_text()
 
 
+def test_any_caption_survives(tmp_path):
+    odd = 'line\u2028separator, next\x85line, "quotes", \n newline, 漢字'
+    DistilledSet(torch.zeros(1, 3, 2, 2), torch.zeros(1, 2), [[odd]], INFO).save(tmp_path)
+    assert load(tmp_path).captions == [[odd]]
+
+
 def test_it_is_a_torch_dataset(tmp_path):
     batches = list(torch.utils.data.DataLoader(example(), batch_size=2))
     assert [tuple(images.shape) for images, _ in batches] == [(2, 3, 8, 8), (2, 3, 8, 8), (1, 3, 8, 8)]

@@ -8,7 +8,7 @@ import torch
 from pairstill import api
 from pairstill.distilled import DistilledSet
 from pairstill.errors import PairstillError
-from pairstill.evaluation import evaluate, evaluate_full
+from pairstill.evaluation import as_read_by, evaluate, evaluate_full
 from pairstill.protocols import PROTOCOLS, protocol_named
 from pairstill.tables import results_table, write_rows
 from pairstill.training import Recipe
@@ -55,6 +55,25 @@ def test_towers_that_can_not_read_a_set_are_refused(heads_data):
         evaluate(heads_data.encoded(), wrong, protocol_named("clean"), 1)
     with pytest.raises(PairstillError, match="--seeds must be at least 1"):
         evaluate_full(heads_data.encoded(), protocol_named("clean"), 0)
+
+
+def test_pictures_are_read_in_the_other_encoders_normalisation(heads_data, tmp_path):
+    encoded = heads_data.encoded()
+    made = api.distill(heads_data, tmp_path / "set", "random", 4)
+    assert as_read_by(encoded, made) is made.images
+    other = {**made.info, "normalisation": {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.6, 0.7]}}
+    mean, std = (torch.tensor(other["normalisation"][key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
+    shifted = (encoded.image_encoder.denormalise(made.images) - mean) / std
+    again = as_read_by(encoded, replace(made, images=shifted, info=other))
+    torch.testing.assert_close(again, made.images, rtol=1e-4, atol=1e-5)
+
+
+def test_other_towers_change_only_what_is_named(heads_data, tmp_path):
+    made = api.distill(heads_data, tmp_path / "set", "random", 4)
+    row = api.evaluate(made, heads_data, seeds=1, towers={"image": "test_resnet@random"})
+    assert row.towers == "test_resnet@random@32 + minilm, heads"
+    with pytest.raises(PairstillError, match="unknown towers option 'imag'"):
+        api.evaluate(made, heads_data, towers={"imag": "x"})
 
 
 def test_tables(heads_data, tmp_path):

@@ -93,3 +93,15 @@ def test_joint_features_are_both_modalities_normalised():
     for pair, (image, caption) in itertools.islice(enumerate(data.links.tolist()), 5):
         expected = torch.cat([F.normalize(data.images[image], dim=0), F.normalize(data.texts[caption], dim=0)])
         torch.testing.assert_close(rows[pair], expected)
+
+
+def test_kmeans_repeats_to_the_bit_with_many_rows():
+    """Above some thousand rows torch and FAISS work in parallel; the choice must not depend on who is first."""
+    rows = torch.randn(50_000, 8, generator=torch.Generator().manual_seed(6))
+    chosen = kmeans_pairs(rows, 20, seed=0)
+    centroids, members = kmeans(rows, 20, seed=0)
+    cosine = F.cosine_similarity(rows, centroids[members])
+    for cluster, row in enumerate(chosen.tolist()):
+        assert members[row] == cluster
+        assert cosine[row] == cosine[members == cluster].max()
+    assert all(torch.equal(chosen, kmeans_pairs(rows, 20, seed=0)) for _ in range(5))

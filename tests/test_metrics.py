@@ -44,6 +44,12 @@ def test_ties_never_help():
     assert recall(same, same, links).mean == 0.0
 
 
+def test_nan_never_helps():
+    broken = torch.full((30, 8), float("nan"))
+    links = torch.stack([torch.arange(30), torch.arange(30)], 1)
+    assert recall(broken, broken, links).mean == 0.0
+
+
 def test_perfect_retrieval():
     eye = torch.eye(20)
     links = torch.stack([torch.arange(20), torch.arange(20)], 1)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageFile
 
 from pairstill.errors import PairstillError
-from pairstill.pictures import check_picture, decode, load_pixels, map_chunks, to_square
+from pairstill.pictures import decode, load_pixels, map_chunks, to_square
 from pairstill.sources.files import FileImages
 
 
@@ -87,7 +87,7 @@ def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
 )
 def test_bad_pictures_are_refused_by_name(data: bytes, message: str) -> None:
     with pytest.raises(PairstillError, match=message) as caught:
-        check_picture(data, "cats/7.jpg, row 3")
+        decode(data, "cats/7.jpg, row 3")
     assert "cats/7.jpg, row 3" in str(caught.value)
     assert ImageFile.LOAD_TRUNCATED_IMAGES is False
 

@@ -95,6 +95,23 @@ def test_a_matrix_goes_on_where_it_was_killed(tmp_path):
     assert starts == [0, 6]
 
 
+def test_a_stale_note_is_not_believed(tmp_path):
+    def compute(start):
+        yield np.arange(start, 6, dtype=np.float32)[:, None]
+
+    def stopped(start):
+        raise KeyboardInterrupt
+        yield
+
+    path = tmp_path / "m.npy"
+    cached_matrix(path, (6, 1), "float32", compute, "test")
+    path.with_suffix(".json").unlink()  # killed after the rename, before the record
+    path.with_suffix(".partial.json").write_text('{"rows": 6}')
+    with pytest.raises(KeyboardInterrupt):
+        cached_matrix(path, (6, 1), "float32", stopped, "test")
+    assert cached_matrix(path, (6, 1), "float32", compute, "test")[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_damaged_matrix_is_computed_again(tmp_path):
     def compute(start):
         yield np.arange(start, 6, dtype=np.float32)[:, None]

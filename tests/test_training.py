@@ -91,6 +91,7 @@ def test_students_differ_by_seed_and_agree_with_themselves(heads_data):
     recipe = Recipe(epochs=10, momentum=0.9, batch_size=20)
     trials = [train_student(encoded, pairs, encoded.split("test"), seed, recipe) for seed in (1, 1, 2)]
     assert trials[0].last == trials[1].last
+    assert trials[0].last != trials[2].last
     assert trials[0].recalls.keys() == {10}
 
 

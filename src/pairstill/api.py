@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from pairstill.bank import Bank
 from pairstill.buffers import import_buffers
 from pairstill.distilled import DistilledSet, load
 from pairstill.encoded import Encoded
-from pairstill.errors import PairstillError
+from pairstill.errors import PairstillError, unknown
 from pairstill.evaluation import Row, evaluate_full
 from pairstill.evaluation import evaluate as score
 from pairstill.experts import train_experts as train_into_bank
@@ -94,12 +95,15 @@ def evaluate(
     data: str | Path | Prepared,
     protocol: str = "clean",
     seeds: int = 5,
-    towers: Towers | None = None,
+    towers: Mapping[str, Any] | None = None,
     split: str = "test",
     seed: int = 0,
     device: Device = "auto",
 ) -> Row:
-    """Train fresh students on a distilled set and score them; "full" trains them on all real pairs instead."""
+    """Train fresh students on a distilled set and score them; "full" trains them on all real pairs instead.
+
+    `towers` names what differs from the towers that the data was prepared for, such as {"image": "nfnet_l0"}.
+    """
     preset = protocol_named(protocol)
     if distilled == "full":
         return evaluate_full(_encoded(data, towers, device), preset, seeds, split, seed=seed)
@@ -107,8 +111,9 @@ def evaluate(
     return score(_encoded(data, towers, device), pairs, preset, seeds, split, seed=seed)
 
 
-def _encoded(data: str | Path | Prepared, towers: Towers | None, device: Device) -> Encoded:
+def _encoded(data: str | Path | Prepared, changes: Mapping[str, Any] | None, device: Device) -> Encoded:
     prepared = data if isinstance(data, Prepared) else open_prepared(data)
+    towers = Towers.from_dict({**prepared.towers.to_dict(), **(changes or {})})
     return prepared.encoded(towers, device=device_named(device))
 
 
@@ -116,8 +121,13 @@ def device_named(wanted: Device) -> str:
     """`auto` is the GPU where there is one."""
     import torch
 
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise unknown("device", wanted, ("auto", "cpu", "cuda"))
     if wanted == "cuda" and not torch.cuda.is_available():
         raise PairstillError(
             "--device cuda: torch finds no GPU here. Use --device cpu, or install a CUDA build of torch."
         )
-    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    torch.backends.cudnn.deterministic = True  # the same seed gives the same bytes there too
+    return "cuda"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from pairstill.files import (
 
 FORMAT = 1
 _GRAM_COLUMNS = 1 << 18
+_FILE_NAME = re.compile(r"anchor\.safetensors|expert-\d+/epoch-\d+\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ class Bank:
 
     def _read(self, name: str, expected: str) -> dict[str, Tensor]:
         path = self.folder / name
+        if not _FILE_NAME.fullmatch(name):
+            raise PairstillError(f"{self.folder / 'bank.json'} names a file that no bank has: {name!r}.")
         if name not in self._verified:
             if sha256(path) != expected:
                 raise PairstillError(f"{path} is not the file that the bank recorded: its hash differs. Train again.")
@@ -178,7 +182,8 @@ class Bank:
             for begin in range(0, flat.numel(), _GRAM_COLUMNS):
                 part = slice(begin, begin + _GRAM_COLUMNS)
                 block = torch.stack([parameters[name].reshape(-1)[part] for parameters in everything]) - flat[part]
-                gram += block.double() @ block.double().T
+                block = block.double()
+                gram += block @ block.T
             layers.append(gram)
         return torch.stack(layers)
 

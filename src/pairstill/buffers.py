@@ -31,23 +31,30 @@ def import_buffers(encoded: Encoded, folder: Path, image_files: Sequence[Path], 
         )
     if (folder / "bank.json").exists():
         raise PairstillError(f"{folder} already holds a bank. Choose another --out.")
-    names = [name for name, _ in encoded.new_model(seed=0).named_parameters()]
     shapes = {name: p.shape for name, p in encoded.new_model(seed=0).named_parameters()}
-    image_names = [name for name in names if not name.startswith("text_head.")]
-    text_names = [name for name in names if name.startswith("text_head.")]
+    files = list(zip(image_files, text_files, strict=True))
+    for pair in files:
+        _read_experts(*pair, shapes)  # all are checked before anything is written
     bank: Bank | None = None
-    for image_file, text_file in zip(image_files, text_files, strict=True):
-        image_experts = _read(image_file, {name: shapes[name] for name in image_names})
-        text_experts = _read(text_file, {name: shapes[name] for name in text_names})
-        if [len(expert) for expert in image_experts] != [len(expert) for expert in text_experts]:
-            raise PairstillError(f"{image_file} and {text_file} hold different numbers of experts or epochs.")
-        for image_epochs, text_epochs in zip(image_experts, text_experts, strict=True):
-            epochs = [{**image, **text} for image, text in zip(image_epochs, text_epochs, strict=True)]
+    for pair in files:
+        for epochs in _read_experts(*pair, shapes):
             bank = bank or _create(encoded, folder, epochs[0])
             _warn_if_other_anchor(bank, epochs[0])
             bank.add(len(bank.experts), epochs[1:])
     assert bank is not None
     return bank
+
+
+def _read_experts(image_file: Path, text_file: Path, shapes: Mapping[str, torch.Size]) -> list[list[Parameters]]:
+    """Experts, each a list of whole models, from the two files that hold their towers."""
+    image_experts = _read(image_file, {n: shape for n, shape in shapes.items() if not n.startswith("text_head.")})
+    text_experts = _read(text_file, {n: shape for n, shape in shapes.items() if n.startswith("text_head.")})
+    if [len(expert) for expert in image_experts] != [len(expert) for expert in text_experts]:
+        raise PairstillError(f"{image_file} and {text_file} hold different numbers of experts or epochs.")
+    return [
+        [{**image, **text} for image, text in zip(image_epochs, text_epochs, strict=True)]
+        for image_epochs, text_epochs in zip(image_experts, text_experts, strict=True)
+    ]
 
 
 def _create(encoded: Encoded, folder: Path, anchor: Parameters) -> Bank:
@@ -90,7 +97,10 @@ def _epochs(expert: Any, path: Path) -> list[Any]:
 
 def _epoch(epoch: Any, shapes: Mapping[str, torch.Size], path: Path, expert: int, number: int) -> Parameters:
     """One epoch's tensors under this package's names; by order, as both list a module's parameters in its order."""
-    values = list(epoch.values()) if isinstance(epoch, dict) else epoch
+    values = epoch
+    if isinstance(epoch, dict):  # a state dict may hold buffers (batch norm statistics) besides the parameters
+        named = [value for name, value in epoch.items() if any(own.endswith(name) for own in shapes)]
+        values = named if len(named) == len(shapes) else list(epoch.values())
     where = f"{path}, expert {expert}, epoch {number}"
     if not isinstance(values, list) or not all(isinstance(value, Tensor) for value in values):
         raise PairstillError(f"{where}: an epoch is a list of tensors or a state dict.")

@@ -45,8 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     except PairstillError as error:
         return _report(error, arguments)
     except KeyboardInterrupt:
-        again = shlex.join(["pairstill", *arguments])
-        console.print(f"stopped; what was finished is kept. Go on with:  {again}", soft_wrap=True, markup=False)
+        console.print(f"stopped; what was finished is kept.\nContinue with:  {_again(arguments)}", soft_wrap=True)
         return 130
     except BrokenPipeError:
         return 0
@@ -78,12 +77,17 @@ def _report(error: PairstillError, arguments: list[str]) -> int:
     from pairstill.run import Interrupted
 
     if isinstance(error, Interrupted):
-        again = arguments if "--resume" in arguments else [*arguments, "--resume"]
-        console.print(f"{error}\nContinue with:  pairstill {shlex.join(again)}", soft_wrap=True, markup=False)
+        console.print(f"{error}\nContinue with:  {_again(arguments)}", soft_wrap=True, markup=False)
         return 130
     console.print("[red]error:[/]", end=" ")
     console.print(str(error), soft_wrap=True, markup=False)
     return 2
+
+
+def _again(arguments: list[str]) -> str:
+    """The command that goes on: the same one; `distill` wants to be told that it is to resume."""
+    resume = ["--resume"] if arguments[:1] == ["distill"] and "--resume" not in arguments else []
+    return shlex.join(["pairstill", *arguments, *resume])
 
 
 def _parse(name: str, function: Callable[..., None], arguments: list[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pairstill.evaluation import Row
 from pairstill.methods import kmeans, mdm, random
 from pairstill.progress import console, duration
 from pairstill.report.pictures import before_and_after
+from pairstill.run import read_events
 from pairstill.tables import results_table, write_rows
 from pairstill.towers import Towers
 from pairstill.training import EXPERT_RECIPE
@@ -39,20 +40,15 @@ def run_demo(out: Path) -> list[Row]:
     _say(3, f"{PAIRS} pairs by each method, each scored by five students")
     rows = []
     for method, settings in SETTINGS.items():
-        begin = time.monotonic()
         made = api.distill(data, out / method, method, PAIRS, bank, settings=settings, resume=True)
-        rows.append(_timed(api.evaluate(made, data), begin))
-    begin = time.monotonic()
-    rows.append(_timed(api.evaluate("full", data), begin))
+        row = api.evaluate(made, data)
+        distilling = read_events(out / method / "run")[-1]["seconds"]
+        rows.append(replace(row, seconds=distilling + row.seconds))
+    rows.append(api.evaluate("full", data))
     write_rows(out / "results.json", rows)
     before_and_after(load(out / "kmeans"), load(out / "mdm"), out / "pairs.png")
     _show(out, rows, time.monotonic() - started)
     return rows
-
-
-def _timed(row: Row, begin: float) -> Row:
-    """The row with the time of the whole method, not of its students alone."""
-    return replace(row, seconds=time.monotonic() - begin)
 
 
 def _say(number: int, what: str) -> None:

@@ -14,6 +14,7 @@ from pairstill.bank import Bank
 from pairstill.distilled import DistilledSet, load
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
+from pairstill.init import check_count
 from pairstill.methods import Context, method_named
 from pairstill.metrics import Recall
 from pairstill.protocols import Protocol
@@ -52,7 +53,7 @@ def distill(
     """
     chosen = method_named(method)
     protocol.check(encoded.towers)
-    _check_pairs(encoded, pairs)
+    check_count(pairs, len(encoded.dataset.splits["train"]))
     settings = settings if settings is not None else chosen.settings()
     if chosen.needs_bank and bank is None:
         raise PairstillError(f"method '{method}' needs experts: give --bank, made by `pairstill experts`.")
@@ -68,6 +69,8 @@ def distill(
         "dataset": encoded.dataset.fingerprint,
         "bank": bank.fingerprint() if bank and chosen.needs_bank else None,
     }
+    if (out / "distilled.json").exists() and not (out / "run" / "run.json").exists():
+        raise PairstillError(f"{out} already holds a distilled set that was not made here. Choose another --out.")
     run = Run(out / "run", config, resume)
     if (out / "distilled.json").exists():
         return load(out)
@@ -76,14 +79,6 @@ def distill(
     distilled.save(out)
     run.event("done", pairs=len(distilled))
     return distilled
-
-
-def _check_pairs(encoded: Encoded, pairs: int) -> None:
-    available = len(encoded.dataset.splits["train"])
-    if pairs < 1:
-        raise PairstillError(f"--pairs must be at least 1, not {pairs}.")
-    if pairs > available:
-        raise PairstillError(f"--pairs {pairs} is more than the {available} training images. Ask for fewer pairs.")
 
 
 def _selection_score(encoded: Encoded, protocol: Protocol, seed: int) -> Any:

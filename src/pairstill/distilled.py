@@ -90,7 +90,7 @@ def load(folder: str | Path) -> DistilledSet:
     folder = Path(folder)
     manifest = _read_manifest(folder)
     for name, expected in manifest["sha256"].items():
-        if Path(name).name != name:
+        if Path(name).name != name or name in ("", ".."):
             raise PairstillError(f"{folder / 'distilled.json'} names a file outside its folder: {name!r}.")
         if sha256(folder / name) != expected:
             raise PairstillError(
@@ -100,7 +100,7 @@ def load(folder: str | Path) -> DistilledSet:
     similarity = None
     if "similarity.safetensors" in manifest["sha256"]:
         similarity = _tensor(folder, "similarity")
-    lines = (folder / "captions.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (folder / "captions.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     captions = [json.loads(line)["nearest"] for line in lines]
     return DistilledSet(_tensor(folder, "images"), _tensor(folder, "texts"), captions, manifest["info"], similarity)
 

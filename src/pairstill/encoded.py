@@ -57,7 +57,7 @@ class Encoded:
             device,
         )
         self.image_encoder: ImageEncoder = load_image_encoder(towers.image, towers.image_output)
-        text_encoder = load_text_encoder(towers.text, towers.text_pooling)
+        text_encoder = load_text_encoder(towers.text, towers.text_pooling).to(device)
         self.text_width = text_encoder.width
         self.encoders = {"image": self.image_encoder.fingerprint, "text": text_encoder.fingerprint}
         self.texts = torch.from_numpy(np.array(text_features(cache, dataset, text_encoder)))

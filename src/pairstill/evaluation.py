@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from pairstill.augment import dsa
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
 from pairstill.metrics import Recall
-from pairstill.progress import progress
+from pairstill.progress import console, progress
 from pairstill.protocols import Protocol
 from pairstill.seeds import derive
 from pairstill.students import Trial, as_training_pairs, train_student
@@ -60,7 +63,7 @@ def evaluate(
     protocol.check(encoded.towers)
     check_fits(encoded, distilled)
     augment = dsa if protocol.augment else None
-    pairs = as_training_pairs(encoded, distilled.images, distilled.texts, augment)
+    pairs = as_training_pairs(encoded, as_read_by(encoded, distilled), distilled.texts, augment)
     method = str(distilled.info.get("method", "unknown"))
     return _score(encoded, pairs, protocol, recipe, seeds, split, seed, method, len(distilled))
 
@@ -131,13 +134,29 @@ def _row(
     )
 
 
+def as_read_by(encoded: Encoded, distilled: DistilledSet) -> Tensor:
+    """The set's pixels in the normalisation of these towers' image encoder, which may not be that of its own."""
+    own, wanted = distilled.info.get("normalisation"), encoded.image_encoder
+    if own is None or (tuple(own["mean"]), tuple(own["std"])) == (wanted.mean, wanted.std):
+        return distilled.images
+    mean, std = (torch.tensor(own[key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
+    return wanted.normalise(distilled.images * std + mean)
+
+
 def check_fits(encoded: Encoded, distilled: DistilledSet) -> None:
     """Refuse towers that can't read the set: another text width, or another picture size."""
     width, size = distilled.texts.shape[1], distilled.images.shape[-1]
     if width != encoded.text_width:
         raise PairstillError(
             f"the set's texts are {width} wide (encoder {distilled.info.get('towers', {}).get('text')}), and "
-            f"{encoded.towers.text} gives {encoded.text_width}. Choose a text encoder of that width."
+            f"{encoded.towers.text} gives {encoded.text_width}. Use the text encoder that the set was made with."
+        )
+    other = distilled.info.get("towers", {}).get("encoders", {}).get("text", encoded.encoders["text"])
+    if other != encoded.encoders["text"]:
+        console.print(
+            f"[yellow]note:[/] the set's texts come from {distilled.info['towers']['text']}, and are tested against "
+            f"captions encoded by {encoded.towers.text}: of the same width, but not of the same space.",
+            soft_wrap=True,
         )
     if size != encoded.towers.image_size:
         raise PairstillError(

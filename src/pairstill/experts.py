@@ -27,9 +27,11 @@ def train_experts(
     """
     if count < 1:
         raise PairstillError(f"--count must be at least 1, not {count}.")
+    if (folder / "bank.json").exists():
+        Bank.open(folder).check(encoded.identity(), encoded.dataset.fingerprint)
+    run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
     bank = _open_or_create(encoded, folder, recipe, seed)
     missing = [expert for expert in range(count) if expert not in bank.experts]
-    run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
     with progress("experts", count * recipe.epochs, (count - len(missing)) * recipe.epochs) as advance:
         for expert in missing:
             _train_one(encoded, bank, expert, recipe, seed, run, advance)

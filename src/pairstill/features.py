@@ -141,6 +141,8 @@ def _fill(
     done = 0
     if partial.exists() and note.exists():
         done = int(json.loads(note.read_text())["rows"])
+    else:
+        note.unlink(missing_ok=True)  # it may speak of a file that already has its final name
     mode = "r+" if done else "w+"
     matrix = np.lib.format.open_memmap(partial, mode=mode, dtype=dtype, shape=shape)
     reserve(partial)

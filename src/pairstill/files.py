@@ -22,11 +22,12 @@ def atomic(path: Path) -> Iterator[Path]:
 
     Whatever goes wrong inside, `path` stays as it was and the temporary file is removed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    temporary: Path | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".tmp")
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -39,7 +40,8 @@ def atomic(path: Path) -> Iterator[Path]:
             "free some space or choose another folder, then run the same command again."
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

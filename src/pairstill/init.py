@@ -46,9 +46,13 @@ def kmeans_pairs(rows: Tensor, count: int, seed: int) -> Tensor:
     """Of each of `count` clusters of `rows` [P, d], the row nearest in cosine to the centroid (Eq. 4)."""
     centroids, members = kmeans(rows, count, seed)
     cosine = (F.normalize(rows, dim=-1) * F.normalize(centroids, dim=-1)[members]).sum(dim=-1)
+    best_first = torch.argsort(cosine, descending=True, stable=True)
+    by_cluster = best_first[torch.argsort(members[best_first], stable=True)]
+    clusters = members[by_cluster]
+    first = torch.ones(len(clusters), dtype=torch.bool)
+    first[1:] = clusters[1:] != clusters[:-1]
     chosen = torch.full((count,), -1)
-    best_last = torch.argsort(cosine, stable=True)
-    chosen[members[best_last]] = best_last
+    chosen[clusters[first]] = by_cluster[first]
     return _fill_empty(chosen, rows)
 
 
@@ -65,13 +69,8 @@ def kmeans(rows: Tensor, count: int, seed: int, iterations: int = 25) -> tuple[T
         min_points_per_centroid=1,
         max_points_per_centroid=len(data),
     )
-    threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)  # with more, the same seed gives other clusters from run to run
-    try:
-        clusters.train(data)
-        _, members = clusters.index.search(data, 1)
-    finally:
-        faiss.omp_set_num_threads(threads)
+    clusters.train(data)
+    _, members = clusters.index.search(data, 1)
     return torch.from_numpy(np.array(clusters.centroids)), torch.from_numpy(members[:, 0].copy())
 
 
@@ -85,11 +84,13 @@ def _fill_empty(chosen: Tensor, rows: Tensor) -> Tensor:
 def herding(rows: Tensor, count: int, seed: int = 0) -> Tensor:
     """Greedy: each choice keeps the mean of the chosen rows nearest to the mean of all (Welling, 2009)."""
     mean = rows.mean(dim=0)
+    norms = (rows**2).sum(dim=-1)
     total = torch.zeros_like(mean)
     free = torch.ones(len(rows), dtype=torch.bool)
     chosen = []
     for step in range(1, count + 1):
-        distances = ((total + rows - step * mean) ** 2).sum(dim=-1)
+        # |total + x - step * mean|^2, but for what is the same for every x
+        distances = norms + 2 * rows @ (total - step * mean)
         best = int(distances.masked_fill(~free, torch.inf).argmin())
         chosen.append(best)
         total, free[best] = total + rows[best], False
@@ -116,16 +117,20 @@ INITS: dict[str, Callable[[PairFeatures, int, int], Tensor]] = {
     "herding": lambda features, count, seed: herding(features.joint_rows(), count, seed),
     "k-center": lambda features, count, seed: k_center(features.joint_rows(), count, seed),
 }
-"""The ways that choose real pairs. `noise`, which chooses none, is made where the pictures are (methods/start.py)."""
+"""The ways that choose real pairs by the frozen encoders' features; methods/start.py has two more."""
 
 
 def choose_pairs(kind: str, features: PairFeatures, count: int, seed: int) -> Tensor:
     """`count` rows of `features.links`, chosen in the way called `kind`."""
     if kind not in INITS:
-        raise unknown("initialisation", kind, [*INITS, "noise"])
+        raise unknown("initialisation", kind, [*INITS, "kmeans-projected", "noise"])
+    check_count(count, len(features.images))
+    return INITS[kind](features, count, seed)
+
+
+def check_count(count: int, available: int) -> None:
+    """Refuse a number of pairs that is no number of pairs, or more than there are pictures."""
     if count < 1:
         raise PairstillError(f"--pairs must be at least 1, not {count}.")
-    available = len(features.images)
-    if available < count:
+    if count > available:
         raise PairstillError(f"--pairs {count} is more than the {available} training images. Ask for fewer pairs.")
-    return INITS[kind](features, count, seed)

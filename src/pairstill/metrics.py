@@ -33,14 +33,14 @@ def best_ranks(scores: Tensor, correct: Tensor) -> Tensor:
     """Rank (from 0) of each query's best correct answer.
 
     Wrong answers that tie with it count as ahead of it, so that a model which scores everything alike gets
-    nothing. Queries without a correct answer are not allowed.
+    nothing, and neither does one whose scores are NaN. Queries without a correct answer are not allowed.
 
     Args:
         scores: [Q, A] similarity of each query to each answer.
         correct: [Q, A] booleans.
     """
     best = scores.masked_fill(~correct, -torch.inf).amax(dim=1, keepdim=True)
-    return ((scores >= best) & ~correct).sum(dim=1)
+    return (~(scores < best) & ~correct).sum(dim=1)
 
 
 def recall(images: Tensor, texts: Tensor, links: Tensor) -> Recall:

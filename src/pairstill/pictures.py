@@ -120,15 +120,6 @@ def to_square(image: Image.Image, size: int) -> Pixels:
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
 
 
-def check_picture(data: bytes, name: str) -> None:
-    """Decode a picture and forget it.
-
-    Raises:
-        PairstillError: As `decode` does.
-    """
-    decode(data, name)
-
-
 def load_pixels(
     images: ImageStore,
     rows: Sequence[int] | Indices,

@@ -16,8 +16,8 @@ from pairstill.errors import PairstillError
 from pairstill.files import read_json, read_tensors, write_json, write_tensors, write_text
 from pairstill.pairs import ChosenImages, PairDataset
 from pairstill.progress import progress
-from pairstill.sources import SourceSpec, open_source
-from pairstill.towers import Towers, resolve_image, resolve_text
+from pairstill.sources import SOURCES, SourceSpec, open_source
+from pairstill.towers import Towers, load_image_encoder, load_text_encoder
 
 FORMAT = 1
 
@@ -43,8 +43,8 @@ def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) ->
     absolute = dataclasses.replace(spec, source=_absolute(spec.source), images=spec.images and _absolute(spec.images))
     if (folder / "prepared.json").exists():
         return _again(absolute, folder, towers)
-    resolve_image(towers.image)  # a wrong name is said before anything long
-    resolve_text(towers.text)
+    load_image_encoder(towers.image, towers.image_output)  # what can't be had is said before anything long
+    load_text_encoder(towers.text, towers.text_pooling)
     opened = open_source(absolute, folder / "source")
     with progress("checking pictures", len(opened.images)) as advance:
         seen = 0
@@ -87,9 +87,12 @@ def _again(spec: SourceSpec, folder: Path, towers: Towers) -> tuple[Prepared, li
 
 def _absolute(place: str) -> str:
     """A path that still holds when a later command runs elsewhere; names that are no paths stay as they are."""
-    if not Path(place).expanduser().exists():
-        return place
-    return str(Path(place).expanduser().resolve())
+    kind, colon, rest = place.partition(":")
+    if colon and kind in SOURCES and kind != "hf":
+        return f"{kind}:{_absolute(rest)}"
+    path = Path(place).expanduser()
+    looks_like_files = path.exists() or "*" in place or "{" in place
+    return str(Path.cwd() / path) if looks_like_files else place
 
 
 def _write_pairs(folder: Path, dataset: PairDataset, dropped: bool) -> None:
@@ -114,13 +117,16 @@ def open_prepared(folder: str | Path) -> Prepared:
         raise PairstillError(f"{folder / 'prepared.json'} is damaged or from a newer pairstill. Prepare it again.")
     source = open_source(SourceSpec.from_dict(record["source"]), folder / "source")
     dataset = _read_pairs(folder, record["name"], record["license"], source)
-    if source.images.signature() != record["signature"]:
+    signature = source.images.signature()
+    if signature != record["signature"]:
         dataset = dataclasses.replace(dataset, digests=None)  # something was touched: read every picture again
     if dataset.fingerprint != record["fingerprint"]:
         raise PairstillError(
             f"the pictures or captions of {record['source']['source']} changed since {folder} was prepared. "
             "Prepare them again into another folder."
         )
+    if signature != record["signature"]:
+        write_json(folder / "prepared.json", {**record, "signature": signature})
     return Prepared(folder, dataset, Towers.from_dict(record["towers"]))
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pairstill.errors import PairstillError
 from pairstill.files import read_json, write_json, write_tensors, write_text
+from pairstill.progress import console
 
 _REPORTED_PACKAGES = ("pairstill", "torch", "timm", "transformers", "numpy", "faiss-cpu", "datasets")
 
@@ -30,18 +31,18 @@ class Interrupted(PairstillError):
 class Run:
     """One run in one folder: `run.json`, `config.yaml`, `events.jsonl` and `checkpoint.safetensors`.
 
-    A folder belongs to one config. Starting again in it needs `resume`, and the same config.
+    A folder belongs to one config. Starting again in it needs `resume`, and the same config. The seconds of an event
+    count the time that the run was at work, over all its sessions.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], resume: bool = False) -> None:
         self.folder = folder
         self.stopping = False
-        self._started = time.monotonic()
+        self._started, self._before = time.monotonic(), 0.0
         plain = json.loads(json.dumps(config, default=str))
         if (folder / "run.json").exists():
             self._continue(plain, resume)
         else:
-            folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
             write_json(folder / "run.json", {"config": plain, "versions": versions(), "started": _now()})
 
@@ -61,7 +62,7 @@ class Run:
 
     def event(self, kind: str, **values: Any) -> None:
         """Append one line to `events.jsonl`."""
-        line = {"kind": kind, "seconds": round(time.monotonic() - self._started, 3), **values}
+        line = {"kind": kind, "seconds": round(self._before + time.monotonic() - self._started, 3), **values}
         path = self.folder / "events.jsonl"
         try:
             with path.open("a", encoding="utf-8") as file:
@@ -70,18 +71,6 @@ class Run:
             raise PairstillError(
                 f"could not write {path}: {error.strerror or error}. Free some space and run again with --resume."
             ) from error
-
-    def events(self) -> list[dict[str, Any]]:
-        """All events so far; a last line cut short by a kill is left out."""
-        path = self.folder / "events.jsonl"
-        if not path.exists():
-            return []
-        lines = path.read_text(encoding="utf-8").splitlines()
-        found = []
-        for line in lines:
-            with contextlib.suppress(json.JSONDecodeError):
-                found.append(json.loads(line))
-        return found
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write tensors and small values as one file, atomically."""
@@ -96,6 +85,7 @@ class Run:
 
         path = self.folder / "checkpoint.safetensors"
         if not path.exists():
+            (self.folder / "events.jsonl").unlink(missing_ok=True)
             return None
         try:
             with safe_open(path, framework="pt") as file:
@@ -108,6 +98,7 @@ class Run:
         events = self.folder / "events.jsonl"
         if events.exists():
             os.truncate(events, min(state.pop("events_size"), events.stat().st_size))
+        self._before = max((event["seconds"] for event in read_events(self.folder)), default=0.0)
         return tensors, state
 
     @contextlib.contextmanager
@@ -118,6 +109,7 @@ class Run:
             if self.stopping:
                 raise KeyboardInterrupt
             self.stopping = True
+            console.print("finishing this iteration, then saving; Ctrl-C again stops at once")
 
         try:
             before = signal.signal(signal.SIGINT, request)
@@ -128,6 +120,18 @@ class Run:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """All events of a run so far; a last line cut short by a kill is left out."""
+    path = folder / "events.jsonl"
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
 
 
 def versions() -> dict[str, str]:

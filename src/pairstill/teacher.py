@@ -16,11 +16,13 @@ class Teacher:
 
     def __init__(self, encoded: Encoded) -> None:
         self.device = torch.device(encoded.device)
-        self._model = encoded.new_model(seed=0).eval().requires_grad_(False)
+        self._model = encoded.new_model(seed=0).cpu().eval().requires_grad_(False)
         self._body: FoldedNetwork | None = None
         if encoded.towers.train == "full":
+            # Folded where float32 is exact: a GPU's TF32 could fail the check that the fold is faithful.
             self._body = fold(self._model.body, encoded.towers.image_size).to(self.device)
             self._model.body = nn.Identity()
+        self._model.to(self.device)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take over the weights of a whole two-tower model, by the names of its parameters."""

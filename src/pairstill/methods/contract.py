@@ -12,7 +12,6 @@ from torch import Tensor
 from pairstill.bank import Bank
 from pairstill.distilled import DistilledSet, nearest_captions
 from pairstill.encoded import Encoded, EncodedSplit
-from pairstill.errors import PairstillError
 from pairstill.metrics import Recall
 from pairstill.run import Run
 
@@ -40,10 +39,9 @@ class Context:
     bank: Bank | None = None
     score: Callable[[Tensor, Tensor], Recall] | None = None
 
-    def need_bank(self, method: str) -> Bank:
-        """The bank, or an error that says how to make one."""
-        if self.bank is None:
-            raise PairstillError(f"method '{method}' needs experts: give --bank, made by `pairstill experts`.")
+    def need_bank(self) -> Bank:
+        """The bank, for a method that is registered with `needs_bank`."""
+        assert self.bank is not None, "a method that needs a bank is not started without one"
         return self.bank
 
 

@@ -28,6 +28,8 @@ from pairstill.seeds import generator
 from pairstill.teacher import Teacher
 from pairstill.teachers import TEACHERS
 
+Init = Literal["kmeans", "kmeans-projected", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"]
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -56,7 +58,7 @@ class Settings:
     """
 
     iterations: int = 200
-    init: Literal["kmeans", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"] = "kmeans"
+    init: Init = "kmeans"
     teacher: Literal["merged", "weighted-sum", "fine-tuned", "pretrained"] = "merged"
     merged_experts: int = 2
     alpha: float = 0.5
@@ -85,7 +87,7 @@ class Settings:
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Distil `pairs` into `context.count` synthetic pairs."""
     settings: Settings = context.settings
-    bank = context.need_bank("mdm")
+    bank = context.need_bank()
     teacher = Teacher(context.encoded)
 
     def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:

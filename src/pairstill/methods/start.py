@@ -6,9 +6,16 @@ import torch
 from torch import Tensor
 
 from pairstill.encoded import EncodedSplit
-from pairstill.init import choose_pairs
+from pairstill.init import PairFeatures, choose_pairs
 from pairstill.methods.contract import Context
-from pairstill.seeds import generator
+from pairstill.seeds import derive, generator
+from pairstill.students import embed
+
+
+def projected_features(pairs: EncodedSplit, context: Context) -> PairFeatures:
+    """Features after the anchor's projectors, fresh as they are: the paper's letter (Eq. 4)."""
+    model = context.encoded.new_model(derive(context.seed, "anchor"))
+    return PairFeatures(*embed(model, pairs.pairs.inputs, pairs.pairs.texts), pairs.pairs.links)
 
 
 def start(pairs: EncodedSplit, context: Context, init: str) -> tuple[Tensor, Tensor]:
@@ -18,9 +25,11 @@ def start(pairs: EncodedSplit, context: Context, init: str) -> tuple[Tensor, Ten
     way takes real pairs.
     """
     encoded = context.encoded
-    rows = choose_pairs(
-        "random" if init == "noise" else init, encoded.pair_features(pairs), context.count, context.seed
-    )
+    if init == "kmeans-projected":
+        rows = choose_pairs("kmeans", projected_features(pairs, context), context.count, context.seed)
+    else:
+        known = "random" if init == "noise" else init
+        rows = choose_pairs(known, encoded.pair_features(pairs), context.count, context.seed)
     image_rows, text_rows = pairs.pairs.links[rows].unbind(1)
     texts = pairs.pairs.texts[text_rows].clone()
     if init != "noise":

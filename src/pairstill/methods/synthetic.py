@@ -60,3 +60,5 @@ class SyntheticPairs:
             parameter.data.copy_(tensors[name])
             if f"momentum.{name}" in tensors:
                 self._optimiser.state[parameter]["momentum_buffer"] = tensors[f"momentum.{name}"].clone()
+            else:
+                self._optimiser.state[parameter].pop("momentum_buffer", None)

@@ -73,7 +73,8 @@ def encoded(value: Any, roots: tuple[str, ...], name: str) -> bytes:
     path = value.get("path")
     if not path:
         raise PairstillError(f"{name}: there is no picture. Drop the row.")
-    if path.split("::")[-1].startswith("hf://"):
+    *archives, place = path.split("::")
+    if place.startswith("hf://") and all(part.startswith(("zip://", "tar://")) for part in archives):
         import fsspec  # type: ignore[import-untyped]
 
         with fsspec.open(path, "rb") as file:

@@ -42,7 +42,7 @@ class Columns:
         """All captions of a row; a missing one is empty, so that the check can name it."""
         texts: list[str] = []
         for column in self.captions:
-            value = _cell(row, column)
+            value = cell(row, column)
             found = value if isinstance(value, list) else [value]
             texts.extend("" if text is None else str(text).strip() for text in found)
         return texts
@@ -53,7 +53,8 @@ class Columns:
         return list(dict.fromkeys(names))
 
 
-def _cell(row: Row, column: str) -> Any:
+def cell(row: Row, column: str) -> Any:
+    """A value of a row; `outer.inner` reaches into a structure."""
     if column in row:
         return row[column]
     outer, _, inner = column.partition(".")

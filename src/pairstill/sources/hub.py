@@ -23,7 +23,7 @@ from pairstill.sources.assemble import (
     split_name,
     take_first,
 )
-from pairstill.sources.columns import Columns, find_columns
+from pairstill.sources.columns import Columns, cell, find_columns
 from pairstill.sources.spec import SourceSpec
 from pairstill.sources.stream import STORED, stream_rows
 
@@ -162,22 +162,32 @@ def _encoded(table: Any, column: str) -> Any:
 
 def _open_streamed(request: _Request, spec: SourceSpec, cache: Path | None) -> PairDataset:
     """Fetch the rows into shards, then open the shards."""
-    from pairstill.files import digest_of
+    from pairstill.files import digest_of, read_json, write_json
 
     root = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pairstill"
     key = digest_of({**spec.to_dict(), "files": list(_status(request))})
+    folder = root / "streams" / key
+    record = folder / "done.json"
+    if not record.exists():  # later commands read what was stored, and need no network
+        write_json(record, _store_stream(request, spec, cache, folder))
+    done = read_json(record)
+    shards = {split: [str(folder / name) for name in names] for split, names in done["shards"].items()}
+    stored = replace(request, arguments={"path": "parquet", "data_files": shards})
+    kept = replace(STORED, split="split" if done["has_split"] else None)
+    return _pairs(_load(stored, root, streaming=False), kept, request, spec)
+
+
+def _store_stream(request: _Request, spec: SourceSpec, cache: Path | None, folder: Path) -> dict[str, Any]:
+    """Write the rows of every split to shards below `folder`; says which, and whether rows name their split."""
     shards: dict[str, list[str]] = {}
     columns = None
     for split, loaded in _load(request, cache, streaming=True).items():
         table = loaded if loaded.features is not None else loaded._resolve_features()
         columns = find_columns(table.features, spec, request.place)
         encoded = _encoded(table, columns.image)
-        folder = root / "streams" / key
         paths = stream_rows(encoded, columns, split, spec, folder=folder, roots=request.roots)
-        shards[split] = list(map(str, paths))
-    stored = replace(request, arguments={"path": "parquet", "data_files": shards})
-    kept = replace(STORED, split="split" if columns and columns.split else None)
-    return _pairs(_load(stored, root, streaming=False), kept, request, spec)
+        shards[split] = [str(path.relative_to(folder)) for path in paths]
+    return {"shards": shards, "has_split": bool(columns and columns.split)}
 
 
 def _status(request: _Request) -> Iterator[tuple[str, int, int]]:
@@ -212,7 +222,7 @@ def _splits(
     """The tables' own splits if there are several, else the split column, else all rows train for now."""
     if columns.split and (len(tables) == 1 or spec.split_column):
         return rows_of_splits(
-            split_name(row[columns.split], f"{place}, row {number}") for number, row in enumerate(rows)
+            split_name(cell(row, columns.split), f"{place}, row {number}") for number, row in enumerate(rows)
         )
     if len(tables) == 1:
         return {"train": np.arange(len(rows), dtype=np.int64)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from pairstill.errors import PairstillError
 from pairstill.sources.arrow import encoded
-from pairstill.sources.columns import Columns
+from pairstill.sources.columns import Columns, cell
 from pairstill.sources.spec import SourceSpec
 
 SHARD_ROWS = 512
@@ -67,7 +67,7 @@ def _rows(
             if spec.on_bad == "error":
                 raise
             picture = b""
-        split = str(row[columns.split]) if columns.split else None
+        split = str(cell(row, columns.split)) if columns.split else None
         yield {"image": picture, "captions": columns.captions_of(row), "split": split}
 
 

@@ -108,7 +108,13 @@ def fold(module: nn.Module, image_size: int) -> FoldedNetwork:
     network whose batch norms cannot be folded keeps them; the last resort is frozen but not folded. Both warn.
     """
     with _one_thread():
-        return _fold(module, image_size)
+        try:
+            return _fold(module, image_size)
+        except (AssertionError, RuntimeError) as error:
+            raise PairstillError(
+                f"{getattr(module, 'name', type(module).__name__)} can't read pictures of {image_size} px: {error}. "
+                "Choose the size that it was made for with --towers.image-size, or another image encoder."
+            ) from error
 
 
 def _fold(module: nn.Module, image_size: int) -> FoldedNetwork:
