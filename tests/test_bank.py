@@ -123,7 +123,7 @@ def test_experts_share_an_anchor_and_can_be_added(heads_data, tmp_path):
 def test_another_recipe_can_not_be_added(heads_data, heads_bank, tmp_path):
     from dataclasses import replace
 
-    with pytest.raises(PairstillError, match="another recipe or seed"):
+    with pytest.raises(PairstillError, match=r"recipe.lr: 0.1 then, 0.05 now"):
         api.train_experts(heads_data, heads_bank.folder, 5, replace(TINY_RECIPE, lr=0.05))
 
 

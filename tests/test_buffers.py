@@ -86,3 +86,9 @@ def test_experts_that_started_elsewhere_are_noted(heads_data, tmp_path, capsys):
     text[1][0] = [value + 1 for value in text[1][0]]
     api.import_experts(heads_data, tmp_path / "bank", *save(tmp_path, image, text))
     assert "did not start from the first one's weights" in " ".join(capsys.readouterr().err.split())
+
+
+def test_experts_can_not_be_added_to_an_imported_bank(heads_data, tmp_path):
+    api.import_experts(heads_data, tmp_path / "bank", *save(tmp_path, *trajectories(heads_data.encoded())))
+    with pytest.raises(PairstillError, match="was imported: experts can't be added"):
+        api.train_experts(heads_data, tmp_path / "bank", 4)

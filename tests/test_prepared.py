@@ -42,6 +42,15 @@ def test_other_options_in_the_same_folder_are_refused(own_shapes, tmp_path):
         api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS, limit=5)
 
 
+@pytest.mark.parametrize("source", ["../shapes", "folder:../shapes"])
+def test_a_relative_source_is_found_from_elsewhere(source, own_shapes, tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    api.prepare(source, "data", TINY_HEADS)
+    monkeypatch.chdir(tmp_path)
+    assert len(open_prepared("work/data").dataset.images) == 40
+
+
 def test_a_picture_changed_since_is_refused(own_shapes, tmp_path):
     api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS)
     (own_shapes / "004.png").write_bytes(draw("red", "disc", "white", 999))

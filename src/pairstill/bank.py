@@ -15,7 +15,6 @@ from torch import Tensor
 from pairstill.errors import PairstillError
 from pairstill.files import (
     digest_of,
-    digest_of_tensors,
     read_json,
     read_tensors,
     sha256,
@@ -195,8 +194,3 @@ class Bank:
 def parameters_of(model: torch.nn.Module) -> dict[str, Tensor]:
     """A detached copy of a model's named parameters, on the CPU."""
     return {name: value.detach().cpu().clone() for name, value in model.named_parameters()}
-
-
-def same_parameters(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
-    """Whether two sets of parameters are the same to the bit."""
-    return digest_of_tensors(first) == digest_of_tensors(second)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
-from pairstill.bank import Bank, parameters_of, same_parameters
+from pairstill.bank import Bank, parameters_of
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
 from pairstill.progress import progress
@@ -27,8 +26,7 @@ def train_experts(
     """
     if count < 1:
         raise PairstillError(f"--count must be at least 1, not {count}.")
-    if (folder / "bank.json").exists():
-        Bank.open(folder).check(encoded.identity(), encoded.dataset.fingerprint)
+    _refuse_other(encoded, folder)
     run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
     bank = _open_or_create(encoded, folder, recipe, seed)
     missing = [expert for expert in range(count) if expert not in bank.experts]
@@ -38,6 +36,16 @@ def train_experts(
     if len(bank.experts) > 1:
         _ = bank.gram  # computed once here, read by every distillation
     return bank
+
+
+def _refuse_other(encoded: Encoded, folder: Path) -> None:
+    """A bank that is there already must be of these towers and data, and trained here."""
+    if not (folder / "bank.json").exists():
+        return
+    bank = Bank.open(folder)
+    bank.check(encoded.identity(), encoded.dataset.fingerprint)
+    if not (folder / "run" / "run.json").exists():
+        raise PairstillError(f"the bank {folder} was imported: experts can't be added to it. Choose another --out.")
 
 
 def _config(encoded: Encoded, recipe: Recipe, seed: int) -> dict[str, Any]:
@@ -50,18 +58,11 @@ def _config(encoded: Encoded, recipe: Recipe, seed: int) -> dict[str, Any]:
 
 
 def _open_or_create(encoded: Encoded, folder: Path, recipe: Recipe, seed: int) -> Bank:
+    if (folder / "bank.json").exists():
+        return Bank.open(folder)
     anchor = parameters_of(encoded.new_model(derive(seed, "anchor")))
     settings = {**dataclasses.asdict(recipe), "seed": seed}
-    if not (folder / "bank.json").exists():
-        return Bank.create(folder, anchor, encoded.identity(), encoded.dataset.fingerprint, settings)
-    bank = Bank.open(folder)
-    bank.check(encoded.identity(), encoded.dataset.fingerprint)
-    if not same_parameters(bank.anchor, anchor) or bank.recipe != json.loads(json.dumps(settings)):
-        raise PairstillError(
-            f"the bank {folder} was trained with another recipe or seed ({bank.recipe}). "
-            "Give the same ones to add experts to it, or choose another --out."
-        )
-    return bank
+    return Bank.create(folder, anchor, encoded.identity(), encoded.dataset.fingerprint, settings)
 
 
 def _train_one(encoded: Encoded, bank: Bank, expert: int, recipe: Recipe, seed: int, run: Run, advance: Any) -> None:

@@ -92,7 +92,7 @@ def _absolute(place: str) -> str:
         return f"{kind}:{_absolute(rest)}"
     path = Path(place).expanduser()
     looks_like_files = path.exists() or "*" in place or "{" in place
-    return str(Path.cwd() / path) if looks_like_files else place
+    return str(path.resolve()) if looks_like_files else place
 
 
 def _write_pairs(folder: Path, dataset: PairDataset, dropped: bool) -> None:

@@ -51,10 +51,10 @@ class Run:
             raise PairstillError(
                 f"{self.folder} already holds a run. Add --resume to continue it, or choose another --out."
             )
-        before = read_json(self.folder / "run.json")["config"]
-        changed = sorted(key for key in {*before, *config} if before.get(key) != config.get(key))
+        before, now = _flat(read_json(self.folder / "run.json")["config"]), _flat(config)
+        changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
         if changed:
-            lines = "; ".join(f"{key}: {before.get(key)!r} then, {config.get(key)!r} now" for key in changed)
+            lines = "; ".join(f"{key}: {before.get(key)!r} then, {now.get(key)!r} now" for key in changed)
             raise PairstillError(
                 f"{self.folder} was started with other settings ({lines}). "
                 "Give the same settings to resume, or choose another --out."
@@ -120,6 +120,14 @@ class Run:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names, so that a difference can be named."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
+    return flat
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from pairstill.allocator import keep_freed_memory
 from pairstill.errors import PairstillError
 from pairstill.seeds import generator
 from pairstill.towers.folded_conv import FoldedConv
@@ -107,6 +108,7 @@ def fold(module: nn.Module, image_size: int) -> FoldedNetwork:
     Every fold is checked against the original, with all scales and statistics made random, before it is used. A
     network whose batch norms cannot be folded keeps them; the last resort is frozen but not folded. Both warn.
     """
+    keep_freed_memory()
     with _one_thread():
         try:
             return _fold(module, image_size)

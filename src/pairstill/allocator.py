@@ -1,0 +1,26 @@
+"""Memory that was freed is kept for the next step instead of being given back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import platform
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """Tell glibc to keep what a step frees; says whether it could.
+
+    By default glibc asks the system for every large tensor anew and gives it back when it is freed, so each step of a
+    network pays for millions of page faults: a forward and backward pass of EfficientNet-Lite0 on 100 pictures took
+    1.2 s instead of 0.5 (docs/log.md). The process keeps its peak of memory until it ends. Other systems' allocators
+    are left alone.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(ctypes.util.find_library("c") or "libc.so.6")
+    return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
