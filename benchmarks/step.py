@@ -9,7 +9,8 @@ are made here: no dataset is needed. Writes results/step.csv and results/memory.
   over the bare network alone: forward on the real batch (none in towers `heads`) plus forward and backward to
   pixels on the synthetic one.
 - `published`: NF-RegNet-B0, 64 px, 64 + 64 pictures: the same iteration with a model built anew, four checkpoints
-  loaded from .pth files, and weights that receive gradients, over ours.
+  loaded from .pth files, and weights that receive gradients, over ours. Measured twice: in this process, where it
+  profits from the allocator and the thread settings of this package, and alone in a process without them.
 - memory: peak resident memory of 100 pairs at 224 px, over the bare step's plus pairs, gradient, momentum and teacher;
   each in a process of its own.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -45,6 +47,7 @@ from pairstill.training import TensorInputs, TrainingPairs
 
 RESULTS = Path(__file__).parent / "results"
 TEXT_WIDTH = 384
+REGNET = Towers(image="nf_regnet_b0@random", image_size=64, train="full")
 
 
 class Made:
@@ -75,7 +78,7 @@ def make_bank(made: Made, folder: Path, experts: int = 3, epochs: int = 3) -> Ba
             {n: p + 0.01 * torch.randn(p.shape, generator=random) for n, p in anchor.items()} for _ in range(epochs)
         ]
         bank.add(expert, moved)
-    _ = bank.gram
+    _ = bank.gram  # reads, and so verifies, every file, as a run of any length has done
     return bank
 
 
@@ -182,7 +185,7 @@ def measure_steps(rounds: int) -> list[dict[str, object]]:
         (Towers(image_size=112), 100),
         (Towers(image_size=224), 100),
         (Towers(image_size=64, train="full"), 100),
-        (Towers(image="nf_regnet_b0@random", image_size=64, train="full"), 64),
+        (REGNET, 64),
     ]
     for towers, count in cases:
         with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +193,7 @@ def measure_steps(rounds: int) -> list[dict[str, object]]:
             bank = make_bank(made, Path(folder) / "bank")
             synthetic = pairs_of(towers, count)
             steps = {"ours": our_step(made, bank, synthetic), "bare": bare_step(made, pairs_of(towers, count))}
-            if "regnet" in towers.image:
+            if towers == REGNET:
                 start = pairs_of(towers, count)
                 steps["published"] = published_step(
                     made, bank, start.images.detach(), start.texts.detach(), Path(folder)
@@ -203,11 +206,30 @@ def measure_steps(rounds: int) -> list[dict[str, object]]:
                 "ours_seconds": round(found["ours"], 3),
                 "ours_over_bare": round(found["ours"] / found["bare"], 3),
                 "published_over_ours": round(found["published"] / found["ours"], 2) if "published" in found else "",
+                "published_alone_over_ours": round(published_alone(rounds) / found["ours"], 2)
+                if towers == REGNET
+                else "",
                 "rounds": rounds,
             }
         )
         print(rows[-1], flush=True)
     return rows
+
+
+def published_alone(rounds: int) -> float:
+    """Median seconds of the published way in a process with the system's own allocator and thread settings."""
+    environment = {**os.environ, "GOMP_SPINCOUNT": "300000"}  # what libgomp takes by itself on an idle machine
+    command = [sys.executable, "-m", "benchmarks.step", "--published-alone", "--rounds", str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return float(done.stdout)
+
+
+def time_published(rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        made, start = Made(REGNET, 64), pairs_of(REGNET, 64)
+        bank = make_bank(made, Path(folder) / "bank")
+        step = published_step(made, bank, start.images.detach(), start.texts.detach(), Path(folder))
+        print(race({"published": step}, rounds)["published"])
 
 
 def peak_of(kind: str) -> None:
@@ -258,7 +280,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--peak-of", choices=("ours", "bare"), help=argparse.SUPPRESS)
+    parser.add_argument("--published-alone", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.published_alone:
+        time_published(arguments.rounds)
+        return
     if arguments.peak_of:
         peak_of(arguments.peak_of)
         return

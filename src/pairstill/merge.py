@@ -36,6 +36,9 @@ def merge(anchor: Parameters, experts: Sequence[Parameters], ratios: Tensor, alp
     """theta* = theta_0 + alpha * t * mean_i(theta_i - theta_0), one t for each named parameter of the anchor."""
     merged = {}
     for ratio, (name, start) in zip(ratios.tolist(), anchor.items(), strict=True):
-        mean = torch.stack([expert[name] for expert in experts]).mean(dim=0)
-        merged[name] = torch.lerp(start, mean, alpha * ratio)
+        weight = alpha * ratio
+        moved = experts[0][name] + experts[1][name]
+        for expert in experts[2:]:
+            moved += expert[name]
+        merged[name] = moved.mul_(weight / len(experts)).add_(start, alpha=1 - weight)
     return merged

@@ -49,7 +49,7 @@ class FoldedConv(nn.Module):
         weight, bias = cast(Tensor, self.source_weight), cast("Tensor | None", self.source_bias)
         rows = (-1, 1, 1, 1)
         if self.standardise_eps is not None:
-            var, mean = torch.var_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
+            var, mean = (m.view(rows) for m in torch.var_mean(weight.flatten(1), dim=1, correction=0))
             factor = torch.rsqrt(var + self.standardise_eps) * self.standardise_scale
             if self.source_gain is not None:
                 factor = factor * cast(Tensor, self.source_gain)
