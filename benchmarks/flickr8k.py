@@ -52,7 +52,7 @@ def main() -> None:
 def run(arguments: argparse.Namespace) -> list[Row]:
     """All methods at all budgets; the CSV is written after every row."""
     work = arguments.work / str(arguments.size)
-    data = api.prepare(str(arguments.data), work / "data", Towers(image_size=arguments.size), workers=2)
+    data = api.prepare(str(arguments.data), arguments.work / "data", Towers(image_size=arguments.size), workers=2)
     bank = api.train_experts(data, work / "bank", arguments.experts)
     rows: list[Row] = []
     for pairs in arguments.pairs:

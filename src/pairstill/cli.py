@@ -40,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 2 for bad input, 130 when interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # this command shows its own
     try:
         return _dispatch(arguments)
     except PairstillError as error:
