@@ -22,6 +22,7 @@ from pairstill.towers import (
     TwoTower,
     build_model,
     fold,
+    in_blocks,
     load_image_encoder,
     load_text_encoder,
 )
@@ -108,6 +109,10 @@ class Encoded:
         if self.towers.train == "full":
             return nn.Identity()
         return fold(self.image_encoder, self.towers.image_size).to(self.device)
+
+    def through_front(self, pixels: Tensor) -> Tensor:
+        """Pixels [N, 3, S, S] to what the image tower reads, with gradients to the pixels."""
+        return pixels if self.towers.train == "full" else in_blocks(self.front, pixels)
 
     def to_inputs(self, images: Tensor) -> Tensor:
         """Pixels [N, 3, S, S] to what the image tower reads, without gradients."""

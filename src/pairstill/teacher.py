@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pairstill.encoded import Encoded
-from pairstill.towers import FoldedNetwork, fold
+from pairstill.towers import FoldedNetwork, fold, in_blocks
 
 
 class Teacher:
@@ -34,5 +34,5 @@ class Teacher:
 
     def __call__(self, inputs: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
         """Unit vectors of image inputs [N, ...] and of text embeddings [N, d_t]."""
-        features = inputs if self._body is None else self._body(inputs)
+        features = inputs if self._body is None else in_blocks(self._body, inputs)
         return self._model.encode_image(features), self._model.encode_text(texts)

@@ -94,7 +94,9 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
         random = generator(context.seed, "mdm", iteration)
         teacher.load(TEACHERS[settings.teacher](bank, random, settings.merged_experts, settings.alpha))
         real = encode_real_batch(pairs, teacher, settings.real_batch, random)
-        encoded = teacher(context.encoded.front(synthetic.pixels(teacher.device)), synthetic.texts.to(teacher.device))
+        encoded = teacher(
+            context.encoded.through_front(synthetic.pixels(teacher.device)), synthetic.texts.to(teacher.device)
+        )
         loss, terms = objective(real, encoded, settings)
         synthetic.update(loss, settings.clip)
         return terms
