@@ -22,7 +22,7 @@ from pairstill.training import EXPERT_RECIPE
 SOURCE = "emoji"
 TOWERS = Towers(image="efficientnet_lite0", text="minilm", train="heads", image_size=64, embed_dim=256)
 PAIRS = 100
-EXPERTS = 8
+EXPERTS = 5
 SETTINGS = {
     "random": random.Settings(),
     "kmeans": kmeans.Settings(),
