@@ -10,7 +10,7 @@ from tests.conftest import TINY_HEADS, TINY_RECIPE
 def test_the_demo_makes_what_it_promises_and_continues(shapes, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "SOURCE", str(shapes))
     monkeypatch.setattr(demo, "TOWERS", TINY_HEADS)
-    monkeypatch.setattr(demo, "EXPERT_RECIPE", TINY_RECIPE)
+    monkeypatch.setattr(demo, "RECIPE", TINY_RECIPE)
     monkeypatch.setattr(demo, "EXPERTS", 2)
     monkeypatch.setattr(demo, "PAIRS", 8)
     settings = {"random": random.Settings(), "kmeans": kmeans.Settings(), "mdm": mdm.Settings(iterations=2)}

@@ -43,7 +43,8 @@ def _maps(
     y: Tensor | float = 0.0,
 ) -> Tensor:
     """Affine maps [[a, b, x], [c, d, y]] for a whole batch, [N, 2, 3]."""
-    maps = torch.zeros(count, 2, 3)
+    device = next((value.device for value in (a, b, c, d, x, y) if isinstance(value, Tensor)), None)
+    maps = torch.zeros(count, 2, 3, device=device)
     maps[:, 0, 0], maps[:, 0, 1], maps[:, 0, 2] = a, b, x
     maps[:, 1, 0], maps[:, 1, 1], maps[:, 1, 2] = c, d, y
     return maps
@@ -59,6 +60,7 @@ def randaugment_operation(images: Tensor, random: torch.Generator) -> Tensor:
     names = list(OPERATIONS)
     drawn = torch.randint(len(names), (len(images),), generator=random)
     signs = torch.where(torch.rand(len(images), generator=random) < 0.5, -1.0, 1.0) * RANDAUGMENT_MAGNITUDE
+    drawn, signs = drawn.to(images.device), signs.to(images)
     result = images.clone()
     for number, name in enumerate(names):
         rows = (drawn == number).nonzero()[:, 0]
@@ -86,7 +88,7 @@ def _equalize(images: Tensor, strength: Tensor) -> Tensor:
     """Histogram equalisation of each channel, 256 levels."""
     flat = images.flatten(2)
     levels = (flat * 255).round().long().clamp(0, 255)
-    counts = torch.zeros(*levels.shape[:2], 256).scatter_add_(2, levels, torch.ones_like(flat))
+    counts = flat.new_zeros(*levels.shape[:2], 256).scatter_add_(2, levels, torch.ones_like(flat))
     cumulative = counts.cumsum(dim=2)
     lowest = cumulative.masked_fill(cumulative == 0, torch.inf).amin(dim=2, keepdim=True)
     table = ((cumulative - lowest) / (flat.shape[2] - lowest).clamp(min=1)).clamp(0, 1)

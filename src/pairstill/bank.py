@@ -51,7 +51,7 @@ class Bank:
         self.recipe: dict[str, Any] = manifest["recipe"]
         self._anchor_sha256: str = manifest["anchor_sha256"]
         self.checkpoints = [Checkpoint(**row) for row in manifest["checkpoints"]]
-        self._verified: set[str] = set()
+        self._opened: dict[str, dict[str, Tensor]] = {}
 
     @classmethod
     def create(
@@ -112,6 +112,7 @@ class Bank:
         for epoch, parameters in enumerate(epochs, start=1):
             name = f"expert-{expert:03d}/epoch-{epoch:03d}.safetensors"
             write_tensors(self.folder / name, parameters)
+            self._opened.pop(name, None)
             rows.append(Checkpoint(expert, epoch, name, sha256(self.folder / name)))
         self.checkpoints = [row for row in self.checkpoints if row.expert != expert] + rows
         self.__dict__.pop("gram", None)
@@ -140,7 +141,7 @@ class Bank:
         return self._read("anchor.safetensors", self._anchor_sha256)
 
     def parameters(self, index: int) -> dict[str, Tensor]:
-        """The parameters of checkpoint `index`, memory-mapped."""
+        """The parameters of checkpoint `index`, memory-mapped; mapped files stay open, which costs no memory."""
         checkpoint = self.checkpoints[index]
         return self._read(checkpoint.file, checkpoint.sha256)
 
@@ -153,11 +154,11 @@ class Bank:
         path = self.folder / name
         if not _FILE_NAME.fullmatch(name):
             raise PairstillError(f"{self.folder / 'bank.json'} names a file that no bank has: {name!r}.")
-        if name not in self._verified:
+        if name not in self._opened:
             if sha256(path) != expected:
                 raise PairstillError(f"{path} is not the file that the bank recorded: its hash differs. Train again.")
-            self._verified.add(name)
-        return read_tensors(path)
+            self._opened[name] = read_tensors(path)
+        return self._opened[name]
 
     @cached_property
     def gram(self) -> Tensor:

@@ -82,6 +82,8 @@ class Settings:
                 raise PairstillError(f"mdm: {name} must be at least {low}, not {getattr(self, name)}.")
         if not (self.sigma > 0 and self.temperature > 0 and self.clip > 0):
             raise PairstillError("mdm: sigma, temperature and clip must be above 0.")
+        if not 0 <= self.momentum < 1:
+            raise PairstillError(f"mdm: momentum must be at least 0 and below 1, not {self.momentum}.")
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:

@@ -80,7 +80,8 @@ class FoldedNetwork(nn.Module):
         """Take new values for the original module's parameters (or buffers) and fold them in place.
 
         Args:
-            parameters: By their names in the original module; the others stay as they are. Values are copied.
+            parameters: By their names in the original module; the others stay as they are. They must not be
+                changed in place afterwards: some are kept without a copy.
 
         Raises:
             PairstillError: A name or shape is not the original's. Nothing has changed then.
@@ -88,7 +89,10 @@ class FoldedNetwork(nn.Module):
         slots = {name: self._slot(name, value) for name, value in parameters.items()}
         with _one_thread():
             for name, (owner, leaf) in slots.items():
-                getattr(owner, leaf).copy_(parameters[name])
+                if leaf.startswith("source_"):  # only read, by refold
+                    setattr(owner, leaf, parameters[name].detach().to(getattr(owner, leaf)))
+                else:
+                    getattr(owner, leaf).copy_(parameters[name])
             for conv in {owner for owner, _ in slots.values() if isinstance(owner, FoldedConv)}:
                 conv.refold()
 
