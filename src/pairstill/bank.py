@@ -107,16 +107,31 @@ class Bank:
         )
 
     def add(self, expert: int, epochs: Sequence[Mapping[str, Tensor]]) -> None:
-        """Add all epochs of one expert; they are in the manifest only when all are on disk."""
-        rows = []
+        """Add all epochs of one expert."""
         for epoch, parameters in enumerate(epochs, start=1):
-            name = f"expert-{expert:03d}/epoch-{epoch:03d}.safetensors"
-            write_tensors(self.folder / name, parameters)
-            self._opened.pop(name, None)
-            rows.append(Checkpoint(expert, epoch, name, sha256(self.folder / name)))
+            self.write_epoch(expert, epoch, parameters)
+        self.complete(expert, len(epochs))
+
+    def write_epoch(self, expert: int, epoch: int, parameters: Mapping[str, Tensor]) -> None:
+        """Write one epoch of an expert that is still in training; the manifest does not know it yet."""
+        name = _file_name(expert, epoch)
+        write_tensors(self.folder / name, parameters)
+        self._opened.pop(name, None)
+
+    def complete(self, expert: int, epochs: int) -> None:
+        """Enter an expert, whose epochs are all on disk, into the manifest."""
+        names = {epoch: _file_name(expert, epoch) for epoch in range(1, epochs + 1)}
+        rows = [Checkpoint(expert, epoch, name, sha256(self.folder / name)) for epoch, name in names.items()]
         self.checkpoints = [row for row in self.checkpoints if row.expert != expert] + rows
         self.__dict__.pop("gram", None)
         self._write_manifest()
+
+    def last_epoch(self, expert: int, most: int) -> tuple[int, dict[str, Tensor]]:
+        """How many epochs of an expert, at most `most`, are on disk, and the parameters that it has then."""
+        epoch = 0
+        while epoch < most and (self.folder / _file_name(expert, epoch + 1)).exists():
+            epoch += 1
+        return epoch, read_tensors(self.folder / _file_name(expert, epoch)) if epoch else self.anchor
 
     def check(self, towers: Mapping[str, Any], dataset: str) -> None:
         """Refuse a bank that was made for other towers or another dataset."""
@@ -190,6 +205,10 @@ class Bank:
     def fingerprint(self) -> str:
         """A digest of all that a distillation takes from this bank."""
         return digest_of([self.dataset, self.towers, self._anchor_sha256, *(row.sha256 for row in self.checkpoints)])
+
+
+def _file_name(expert: int, epoch: int) -> str:
+    return f"expert-{expert:03d}/epoch-{epoch:03d}.safetensors"
 
 
 def parameters_of(model: torch.nn.Module) -> dict[str, Tensor]:

@@ -6,6 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from pairstill.bank import Bank, parameters_of
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
@@ -30,7 +33,8 @@ def train_experts(
     run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
     bank = _open_or_create(encoded, folder, recipe, seed)
     missing = [expert for expert in range(count) if expert not in bank.experts]
-    with progress("experts", count * recipe.epochs, (count - len(missing)) * recipe.epochs) as advance:
+    done = (count - len(missing)) * recipe.epochs + sum(_so_far(bank, expert, recipe)[0] for expert in missing)
+    with progress("experts", count * recipe.epochs, done) as advance:
         for expert in missing:
             _train_one(encoded, bank, expert, recipe, seed, run, advance)
     if len(bank.experts) > 1:
@@ -67,13 +71,21 @@ def _open_or_create(encoded: Encoded, folder: Path, recipe: Recipe, seed: int) -
 
 def _train_one(encoded: Encoded, bank: Bank, expert: int, recipe: Recipe, seed: int, run: Run, advance: Any) -> None:
     model = encoded.new_model(derive(seed, "anchor"))
-    epochs = []
+    done, parameters = _so_far(bank, expert, recipe)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(parameters[name])
 
     def on_epoch(epoch: int) -> None:
-        epochs.append(parameters_of(model))
+        bank.write_epoch(expert, epoch, parameters_of(model))
         advance(1, note=f"expert {expert + 1}")
 
-    train(model, encoded.split("train", augment=True).pairs, recipe, derive(seed, "expert", expert), on_epoch)
-    bank.add(expert, epochs)
+    train(model, encoded.split("train", augment=True).pairs, recipe, derive(seed, "expert", expert), on_epoch, done)
+    bank.complete(expert, recipe.epochs)
     scores = model_recall(model, encoded.split("val"))
     run.event("expert", expert=expert, val=scores.to_dict())
+
+
+def _so_far(bank: Bank, expert: int, recipe: Recipe) -> tuple[int, dict[str, Tensor]]:
+    """The epochs of an unfinished expert that are on disk, to go on from; none with momentum, which is not kept."""
+    return (0, bank.anchor) if recipe.momentum else bank.last_epoch(expert, recipe.epochs)

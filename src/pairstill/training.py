@@ -110,12 +110,16 @@ def train(
     recipe: Recipe,
     seed: int,
     on_epoch: Callable[[int], None] | None = None,
+    done: int = 0,
 ) -> None:
-    """Train `model` in place. `on_epoch` gets the number of finished epochs, with the model in training mode."""
+    """Train `model` in place. `on_epoch` gets the number of finished epochs, with the model in training mode.
+
+    A model that went through `done` epochs before goes on to the same result, if the recipe has no momentum.
+    """
     optimiser = torch.optim.SGD(
         model.parameters(), lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
     )
-    for epoch in range(recipe.epochs):
+    for epoch in range(done, recipe.epochs):
         for group in optimiser.param_groups:
             group["lr"] = recipe.lr * (recipe.decay if epoch >= math.ceil(recipe.epochs / 2) else 1.0)
         with global_seed(seed, "dropout", epoch):
