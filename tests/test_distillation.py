@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import signal
@@ -25,10 +26,20 @@ SHORT = mdm.Settings(iterations=6, check_every=3, image_lr=10.0, text_lr=1.0, re
 QUICK = Recipe(epochs=4, momentum=0.9, batch_size=16)
 
 
-@pytest.fixture(autouse=True)
-def quick_students(monkeypatch):
-    """Students that choose an iteration train for four epochs: what is chosen does not matter here."""
-    monkeypatch.setattr("pairstill.distillation.STUDENT_RECIPE", QUICK)
+distill = functools.partial(api.distill, student=QUICK)
+"""Students that choose an iteration train for four epochs: what is chosen does not matter here."""
+
+MATCHING = {"iterations": 3, "check_every": 3, "inner_steps": 2, "inner_batch": 4, "image_lr": 1.0, "text_lr": 1.0}
+SETTINGS = {
+    "mdm": {"iterations": 6, "check_every": 3, "image_lr": 10.0, "text_lr": 1.0, "real_batch": 16},
+    "dm": {"iterations": 4, "check_every": 4, "image_lr": 10.0, "text_lr": 1.0, "real_batch": 16},
+    "herding": {"epochs": 1},
+    "k-center": {"epochs": 1},
+    "forgetting": {"epochs": 2},
+    "mtt-vl": MATCHING,
+    "tesla": MATCHING,
+    "lors": {**MATCHING, "similarity_lr": 0.1},
+}
 
 
 def files_of(folder):
@@ -37,7 +48,7 @@ def files_of(folder):
 
 
 def settings_of(method):
-    return SHORT if method == "mdm" else METHODS[method].settings()
+    return METHODS[method].settings(**SETTINGS.get(method, {}))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -47,14 +58,14 @@ def test_every_method_keeps_the_contract(method, towers, request, tmp_path):
     settings = settings_of(method)
     if towers == "full" and method == "mdm":
         settings = replace(SHORT, check_every=6)
-    made = api.distill(data, tmp_path / "a", method, 8, bank, settings=settings)
+    made = distill(data, tmp_path / "a", method, 8, bank, settings=settings)
     assert made.images.shape == (8, 3, 32, 32)
     assert made.texts.shape == (8, 384)
     assert len(made.captions) == 8
     assert set(made.captions[0]) <= set(data.dataset.captions)
     assert made.info["method"] == method
     assert made.info["dataset"]["fingerprint"] == data.dataset.fingerprint
-    api.distill(data, tmp_path / "b", method, 8, bank, settings=settings)
+    distill(data, tmp_path / "b", method, 8, bank, settings=settings)
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
     row = evaluate(data.encoded(), made, protocol_named("clean"), seeds=1, recipe=QUICK)
     assert 0 < row.mean <= 100
@@ -62,8 +73,8 @@ def test_every_method_keeps_the_contract(method, towers, request, tmp_path):
 
 def test_mdm_moves_pictures_and_texts_and_lowers_its_loss(heads_data, heads_bank, tmp_path):
     settings = replace(SHORT, iterations=30, check_every=30, teacher="fine-tuned")
-    start = api.distill(heads_data, tmp_path / "start", "kmeans", 8)
-    made = api.distill(heads_data, tmp_path / "set", "mdm", 8, heads_bank, settings=settings)
+    start = distill(heads_data, tmp_path / "start", "kmeans", 8)
+    made = distill(heads_data, tmp_path / "set", "mdm", 8, heads_bank, settings=settings)
     assert not torch.equal(start.images, made.images)
     steps = [json.loads(line) for line in (tmp_path / "set/run/events.jsonl").read_text().splitlines()]
     losses = [step["loss"] for step in steps if step["kind"] == "step"]
@@ -109,7 +120,7 @@ def test_the_objective_is_the_papers():
 )
 def test_every_ablation_is_a_setting(change, heads_data, heads_bank, tmp_path):
     settings = replace(SHORT, iterations=2, check_every=2, **change)
-    made = api.distill(heads_data, tmp_path / "set", "mdm", 4, heads_bank, settings=settings)
+    made = distill(heads_data, tmp_path / "set", "mdm", 4, heads_bank, settings=settings)
     assert made.info["settings"].items() >= change.items()
     assert torch.isfinite(made.images).all()
 
@@ -122,7 +133,7 @@ class _Stop(Exception):
 def test_a_killed_run_resumes_to_the_same_bytes(towers, request, tmp_path, monkeypatch):
     data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
     settings = replace(SHORT, iterations=7)
-    api.distill(data, tmp_path / "whole", "mdm", 6, bank, settings=settings)
+    distill(data, tmp_path / "whole", "mdm", 6, bank, settings=settings)
     monkeypatch.setattr("pairstill.methods.optimise.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     original = Run.event
     for kill_at in (1, 2, 5):
@@ -134,9 +145,9 @@ def test_a_killed_run_resumes_to_the_same_bytes(towers, request, tmp_path, monke
 
         monkeypatch.setattr(Run, "event", event)
         with pytest.raises(_Stop):
-            api.distill(data, tmp_path / "killed", "mdm", 6, bank, settings=settings, resume=True)
+            distill(data, tmp_path / "killed", "mdm", 6, bank, settings=settings, resume=True)
     monkeypatch.setattr(Run, "event", original)
-    api.distill(data, tmp_path / "killed", "mdm", 6, bank, settings=settings, resume=True)
+    distill(data, tmp_path / "killed", "mdm", 6, bank, settings=settings, resume=True)
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "killed")
     iterations = [json.loads(line) for line in (tmp_path / "killed/run/events.jsonl").read_text().splitlines()]
     assert [e["iteration"] for e in iterations if e["kind"] == "step"] == [1, 2, 3, 4, 5, 6, 7]
@@ -162,12 +173,12 @@ def test_ctrl_c_saves_and_says_how_to_go_on(heads_data, heads_bank, tmp_path):
 
 
 def test_a_folder_in_use_or_other_settings_are_refused(heads_data, heads_bank, tmp_path):
-    api.distill(heads_data, tmp_path / "set", "random", 4)
+    distill(heads_data, tmp_path / "set", "random", 4)
     with pytest.raises(PairstillError, match="already holds a run"):
-        api.distill(heads_data, tmp_path / "set", "random", 4)
+        distill(heads_data, tmp_path / "set", "random", 4)
     with pytest.raises(PairstillError, match="pairs: 4 then, 5 now"):
-        api.distill(heads_data, tmp_path / "set", "random", 5, resume=True)
-    again = api.distill(heads_data, tmp_path / "set", "random", 4, resume=True)
+        distill(heads_data, tmp_path / "set", "random", 5, resume=True)
+    again = distill(heads_data, tmp_path / "set", "random", 4, resume=True)
     assert len(again) == 4
 
 
@@ -184,14 +195,14 @@ def test_a_folder_in_use_or_other_settings_are_refused(heads_data, heads_bank, t
 )
 def test_bad_requests_are_refused_before_anything_is_written(arguments, message, heads_data, tmp_path):
     with pytest.raises(PairstillError, match=message):
-        api.distill(heads_data, tmp_path / "set", **{"method": "random", "pairs": 4, **arguments})
+        distill(heads_data, tmp_path / "set", **{"method": "random", "pairs": 4, **arguments})
     assert not (tmp_path / "set").exists()
 
 
 def test_divergence_stops_at_the_last_good_state(heads_data, heads_bank, tmp_path):
     settings = replace(SHORT, image_lr=1e9)
     with pytest.raises(PairstillError, match=r"diverged in iteration 1: .* Lower --settings.image-lr \(now 1e\+09\)"):
-        api.distill(heads_data, tmp_path / "set", "mdm", 4, heads_bank, settings=settings)
+        distill(heads_data, tmp_path / "set", "mdm", 4, heads_bank, settings=settings)
     run = Run(tmp_path / "set/run", json.loads((tmp_path / "set/run/run.json").read_text())["config"], resume=True)
     tensors, state = run.load_checkpoint()
     assert state["done"] == 0

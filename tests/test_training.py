@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pairstill.errors import PairstillError
-from pairstill.students import as_training_pairs, embed, model_recall, train_student
+from pairstill.students import Candidate, as_training_pairs, embed, model_recall, train_student
 from pairstill.training import (
     EXPERT_RECIPE,
     STUDENT_RECIPE,
@@ -87,7 +87,7 @@ def test_students_differ_by_seed_and_agree_with_themselves(heads_data):
     train_split = encoded.split("train")
     rows = train_split.pairs.links[:20]
     images = encoded.pictures(train_split.images[rows[:, 0]])
-    pairs = as_training_pairs(encoded, images, train_split.pairs.texts[rows[:, 1]])
+    pairs = as_training_pairs(encoded, Candidate(images, train_split.pairs.texts[rows[:, 1]]))
     recipe = Recipe(epochs=10, momentum=0.9, batch_size=20)
     trials = [train_student(encoded, pairs, encoded.split("test"), seed, recipe) for seed in (1, 1, 2)]
     assert trials[0].last == trials[1].last

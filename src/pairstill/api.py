@@ -20,7 +20,7 @@ from pairstill.prepared import prepare as prepare_folder
 from pairstill.protocols import protocol_named
 from pairstill.sources import SourceSpec
 from pairstill.towers import Towers
-from pairstill.training import EXPERT_RECIPE, Recipe
+from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -81,12 +81,13 @@ def distill(
     seed: int = 0,
     resume: bool = False,
     device: Device = "auto",
+    student: Recipe = STUDENT_RECIPE,
 ) -> DistilledSet:
     """Distil prepared data into `pairs` pairs, saved in `out`."""
     opened = Bank.open(Path(bank)) if isinstance(bank, (str, Path)) else bank
     encoded = _encoded(data, None, device)
     return distillation.distill(
-        encoded, Path(out), method, pairs, protocol_named(protocol), opened, settings, seed, resume
+        encoded, Path(out), method, pairs, protocol_named(protocol), opened, settings, seed, resume, student
     )
 
 
@@ -99,8 +100,10 @@ def evaluate(
     split: str = "test",
     seed: int = 0,
     device: Device = "auto",
+    student: Recipe = STUDENT_RECIPE,
 ) -> Row:
-    """Train fresh students on a distilled set and score them; "full" trains them on all real pairs instead.
+    """Train fresh students on a distilled set and score them; "full" trains them on all real pairs
+    instead, as experts are trained.
 
     `towers` names what differs from the towers that the data was prepared for, such as {"image": "nfnet_l0"}.
     """
@@ -108,7 +111,7 @@ def evaluate(
     if distilled == "full":
         return evaluate_full(_encoded(data, towers, device), preset, seeds, split, seed=seed)
     pairs = distilled if isinstance(distilled, DistilledSet) else load(Path(str(distilled)))
-    return score(_encoded(data, towers, device), pairs, preset, seeds, split, seed=seed)
+    return score(_encoded(data, towers, device), pairs, preset, seeds, split, student, seed)
 
 
 def _encoded(data: str | Path | Prepared, changes: Mapping[str, Any] | None, device: Device) -> Encoded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -149,6 +150,19 @@ class Bank:
     def experts(self) -> list[int]:
         """The numbers of the experts that are complete."""
         return sorted({checkpoint.expert for checkpoint in self.checkpoints})
+
+    def first(self, count: int | None) -> Bank:
+        """The same bank with its first experts only; whole, if `count` is None."""
+        if count is None:
+            return self
+        if count > len(self.experts):
+            raise PairstillError(f"the bank {self.folder} has {len(self.experts)} experts, not {count}. Train more.")
+        kept = set(self.experts[:count])
+        rows = [index for index, checkpoint in enumerate(self.checkpoints) if checkpoint.expert in kept]
+        part = copy.copy(self)
+        part.checkpoints = [self.checkpoints[row] for row in rows]
+        part.__dict__["gram"] = self.gram[:, rows][:, :, rows]
+        return part
 
     @cached_property
     def anchor(self) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ COMMANDS = {
     "experts": "train experts on prepared data, or import another project's buffers",
     "distill": "distil prepared data into a few pairs",
     "evaluate": "train students on a distilled set and score them",
+    "compare": "many methods on the same work, from a recipe, as one table",
 }
 
 USAGE = """pairstill distils an image-caption dataset into a few hundred pairs that train a retrieval model.

@@ -13,7 +13,7 @@ from pairstill.errors import PairstillError, unknown
 from pairstill.prepared import prepare as prepare_folder
 from pairstill.sources import SourceSpec
 from pairstill.towers import Towers
-from pairstill.training import EXPERT_RECIPE, Recipe
+from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
 DEFAULT_METHOD = "mdm"
 DEFAULT_TOWERS = Towers()
@@ -110,6 +110,7 @@ def distill(
     seed: int = 0,
     resume: bool = False,
     device: api.Device = "auto",
+    student: Recipe = STUDENT_RECIPE,
     settings: Any = None,
 ) -> None:
     """Distil prepared data into a few pairs. Ctrl-C is safe: --resume goes on to the same result.
@@ -124,10 +125,11 @@ def distill(
         seed: The same seed gives the same bytes.
         resume: Continue a run that was stopped.
         device: Where to compute.
+        student: How students are trained when an iteration is chosen by their recall.
         settings: The method's own settings.
     """
     folder = _needed(out, "--out", "the folder of the distilled set")
-    made = api.distill(data, folder, method, pairs, bank, protocol, settings, seed, resume, device)
+    made = api.distill(data, folder, method, pairs, bank, protocol, settings, seed, resume, device, student)
     out_console.print(f"{folder}: {len(made)} pairs by {method}. Score it: pairstill evaluate {folder} --data {data}")
 
 
@@ -141,6 +143,7 @@ def evaluate(
     seed: int = 0,
     json: bool = False,
     device: api.Device = "auto",
+    student: Recipe = STUDENT_RECIPE,
 ) -> None:
     """Train fresh students on a distilled set and print their recall on real pairs, mean ± standard deviation.
 
@@ -154,15 +157,40 @@ def evaluate(
         seed: Of the students.
         json: Print a JSON list of rows instead of a table.
         device: Where to train.
+        student: How a student is trained; a backbone with batch norms (towers full) wants a smaller --student.lr.
     """
     folder = _needed(data, "--data", "the prepared dataset")
-    row = api.evaluate(distilled, folder, protocol, seeds, towers, split, seed, device)
+    row = api.evaluate(distilled, folder, protocol, seeds, towers, split, seed, device, student)
     if json:
         print(json_module.dumps([row.to_dict()], indent=2))
         return
     from pairstill.tables import results_table
 
     out_console.print(results_table([row], f"{row.towers}, protocol {row.protocol}, {row.split} split"))
+
+
+def compare(
+    recipe: str, out: str | None = None, data: str | None = None, jobs: int = 1, device: api.Device = "auto"
+) -> None:
+    """Run every row of a recipe and write one table. Finished rows are reused; a failed one does not stop the others.
+
+    Args:
+        recipe: A YAML file with rows; recipes/ has one for every table.
+        out: Folder of all results: the table (.md, .csv, .json, named after the recipe), sets and bank. Recipes
+            that share it share every row that they have in common.
+        data: A prepared dataset or a source, in place of the one that the recipe names.
+        jobs: Rows at a time, each in a process of its own; more than one helps only where cores or GPUs are idle.
+        device: Where to compute.
+    """
+    from pairstill.compare import compare as run
+    from pairstill.compare import read_study
+
+    folder = Path(_needed(out, "--out", "the folder of the results"))
+    study = read_study(Path(recipe))
+    records, table = run(study, folder, data, jobs, device), folder / f"{study.name}.md"
+    out_console.print(table.read_text(encoding="utf-8"), markup=False)
+    if failed := [record for record in records if "error" in record]:
+        raise PairstillError(f"{len(failed)} of {len(records)} rows failed; the others are in {table}.")
 
 
 def ls(what: str | None = None) -> None:

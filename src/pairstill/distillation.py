@@ -7,8 +7,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from pairstill.augment import dsa
 from pairstill.bank import Bank
 from pairstill.distilled import DistilledSet, load
@@ -20,8 +18,8 @@ from pairstill.metrics import Recall
 from pairstill.protocols import Protocol
 from pairstill.run import Run
 from pairstill.seeds import derive
-from pairstill.students import as_training_pairs, train_student
-from pairstill.training import STUDENT_RECIPE
+from pairstill.students import Candidate, as_training_pairs, learnt_recipe, train_student
+from pairstill.training import STUDENT_RECIPE, Recipe
 
 SELECTION_STUDENTS = 2
 """Students behind each score by which an iteration is chosen; the figure itself is taken with others."""
@@ -37,6 +35,7 @@ def distill(
     settings: Any = None,
     seed: int = 0,
     resume: bool = False,
+    student: Recipe = STUDENT_RECIPE,
 ) -> DistilledSet:
     """Make `pairs` synthetic pairs with `method` and save them in `out`; with `resume`, go on where a run stopped.
 
@@ -50,6 +49,7 @@ def distill(
         settings: An instance of the method's settings class; its defaults when None.
         seed: The one source of randomness.
         resume: Continue the run in `out`, or return its result if it is finished.
+        student: How the students are trained by whose recall the iteration is chosen.
     """
     chosen = method_named(method)
     protocol.check(encoded.towers)
@@ -64,6 +64,7 @@ def distill(
         "settings": dataclasses.asdict(settings),
         "pairs": pairs,
         "protocol": protocol.name,
+        "student": dataclasses.asdict(student),
         "seed": seed,
         "towers": encoded.identity(),
         "dataset": encoded.dataset.fingerprint,
@@ -74,23 +75,24 @@ def distill(
     run = Run(out / "run", config, resume)
     if (out / "distilled.json").exists():
         return load(out)
-    score = _selection_score(encoded, protocol, seed)
+    score = _selection_score(encoded, protocol, student, seed)
     distilled = chosen.fit(encoded.split("train"), Context(encoded, pairs, seed, settings, run, bank, score))
     distilled.save(out)
     run.event("done", pairs=len(distilled))
     return distilled
 
 
-def _selection_score(encoded: Encoded, protocol: Protocol, seed: int) -> Any:
+def _selection_score(encoded: Encoded, protocol: Protocol, recipe: Recipe, seed: int) -> Any:
     """A function that scores candidate pairs on the protocol's split, or None where the last iteration is taken."""
     if protocol.select_on == "last":
         return None
     split = encoded.split(protocol.select_on)
 
-    def score(images: Tensor, texts: Tensor) -> Recall:
-        pairs = as_training_pairs(encoded, images, texts, dsa if protocol.augment else None)
+    def score(candidate: Candidate) -> Recall:
+        pairs = as_training_pairs(encoded, candidate, dsa if protocol.augment else None)
+        learnt = learnt_recipe(recipe, candidate.recipe)
         seeds = (derive(seed, "selection", number) for number in range(SELECTION_STUDENTS))
-        recalls = [train_student(encoded, pairs, split, student, STUDENT_RECIPE).last for student in seeds]
+        recalls = [train_student(encoded, pairs, split, student, learnt).last for student in seeds]
         fields = [field.name for field in dataclasses.fields(Recall)]
         return Recall(**{name: statistics.fmean(getattr(recall, name) for recall in recalls) for name in fields})
 

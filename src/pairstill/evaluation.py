@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from pairstill.metrics import Recall
 from pairstill.progress import console, progress
 from pairstill.protocols import Protocol
 from pairstill.seeds import derive
-from pairstill.students import Trial, as_training_pairs, train_student
+from pairstill.students import Candidate, Trial, as_training_pairs, learnt_recipe, train_student
 from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe, TrainingPairs
 
 METRICS = ("ir1", "ir5", "ir10", "tr1", "tr5", "tr10")
@@ -59,11 +59,13 @@ def evaluate(
     recipe: Recipe = STUDENT_RECIPE,
     seed: int = 0,
 ) -> Row:
-    """Train `seeds` students on a distilled set and score them on `split`."""
+    """Train `seeds` students on a distilled set and score them on `split`; step sizes that it learnt come first."""
     protocol.check(encoded.towers)
     check_fits(encoded, distilled)
     augment = dsa if protocol.augment else None
-    pairs = as_training_pairs(encoded, as_read_by(encoded, distilled), distilled.texts, augment)
+    candidate = Candidate(as_read_by(encoded, distilled), distilled.texts, distilled.similarity)
+    pairs = as_training_pairs(encoded, candidate, augment)
+    recipe = learnt_recipe(recipe, distilled.info.get("student", {}))
     method = str(distilled.info.get("method", "unknown"))
     return _score(encoded, pairs, protocol, recipe, seeds, split, seed, method, len(distilled))
 
@@ -141,6 +143,22 @@ def as_read_by(encoded: Encoded, distilled: DistilledSet) -> Tensor:
         return distilled.images
     mean, std = (torch.tensor(own[key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
     return wanted.normalise(distilled.images * std + mean)
+
+
+def with_nearest_captions(encoded: Encoded, distilled: DistilledSet) -> DistilledSet:
+    """The set with each text replaced by its nearest real caption, as these towers' text encoder reads it.
+
+    Works for any text encoder, whatever its width; what the distillation learnt beyond that caption is lost.
+    """
+    rows = {caption: row for row, caption in enumerate(encoded.dataset.captions)}
+    missing = [near[0] for near in distilled.captions if near[0] not in rows]
+    if missing:
+        raise PairstillError(
+            f"the set's nearest caption {missing[0]!r} is not in this dataset: was it made from another?"
+        )
+    texts = encoded.texts[torch.tensor([rows[near[0]] for near in distilled.captions])]
+    towers = {**distilled.info.get("towers", {}), "text": encoded.towers.text, "encoders": encoded.encoders}
+    return replace(distilled, texts=texts, info={**distilled.info, "towers": towers})
 
 
 def check_fits(encoded: Encoded, distilled: DistilledSet) -> None:

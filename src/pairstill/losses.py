@@ -31,6 +31,24 @@ def info_nce(images: Tensor, texts: Tensor, temperature: float = 0.07) -> Tensor
     return (F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)) / 2
 
 
+def weighted_bce(images: Tensor, texts: Tensor, similarity: Tensor, temperature: float = 0.07) -> Tensor:
+    """Binary cross-entropy of sigmoid(cosine / temperature) against soft targets, as TESLA and LoRS train with.
+
+    The mean over entries with a target above 1/2 and the mean over the others, averaged, so that N matches weigh as
+    much as N(N - 1) mismatches; where a kind has no entry, the other's mean alone.
+
+    Args:
+        images: Unit vectors, [N, d].
+        texts: Unit vectors, [N, d].
+        similarity: Targets, [N, N].
+        temperature: Divides the cosines.
+    """
+    entries = F.binary_cross_entropy_with_logits(images @ texts.T / temperature, similarity, reduction="none")
+    close = similarity > 0.5
+    means = [entries[kind].mean() for kind in (close, ~close) if kind.any()]
+    return torch.stack(means).mean()
+
+
 class _GeodesicKernel(torch.autograd.Function):
     """k(c) = exp(-arccos(c)^2 / 2 sigma^2) of a cosine c, with its own slope.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,28 @@ from pairstill.towers import TwoTower
 from pairstill.training import STUDENT_RECIPE, Inputs, Recipe, TensorInputs, TrainingPairs, train
 
 ENCODE_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What students train on: synthetic pairs, and what a method learnt for their training besides.
+
+    Attributes:
+        images: Normalised pixels [N, 3, S, S].
+        texts: Text embeddings [N, d_t].
+        similarity: Soft targets [N, N], where students train with them.
+        recipe: What of a student's recipe the method learnt: `lr` and `text_lr`.
+    """
+
+    images: Tensor
+    texts: Tensor
+    similarity: Tensor | None = None
+    recipe: Mapping[str, float] = field(default_factory=dict)
+
+
+def learnt_recipe(recipe: Recipe, learnt: Mapping[str, float]) -> Recipe:
+    """A student's recipe with the step sizes that a method learnt in place of its own."""
+    return replace(recipe, lr=learnt.get("lr", recipe.lr), text_lr=learnt.get("text_lr", recipe.text_lr))
 
 
 @dataclass(frozen=True)
@@ -35,16 +57,14 @@ class Trial:
 
 
 def as_training_pairs(
-    encoded: Encoded,
-    images: Tensor,
-    texts: Tensor,
-    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+    encoded: Encoded, candidate: Candidate, augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
 ) -> TrainingPairs:
-    """Synthetic pixels [N, 3, S, S] and text embeddings [N, d_t] as pairs for a student of these towers."""
-    rows = torch.arange(len(images))
-    inputs = encoded.to_inputs(images)
+    """Synthetic pairs as a student of these towers trains on them."""
+    rows = torch.arange(len(candidate.images))
+    inputs = encoded.to_inputs(candidate.images)
     usable = augment if encoded.towers.train == "full" else None
-    return TrainingPairs(TensorInputs(inputs, usable), texts.detach(), torch.stack([rows, rows], dim=1))
+    links = torch.stack([rows, rows], dim=1)
+    return TrainingPairs(TensorInputs(inputs, usable), candidate.texts.detach(), links, candidate.similarity)
 
 
 def train_student(

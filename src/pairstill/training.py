@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pairstill.errors import PairstillError
-from pairstill.losses import info_nce
+from pairstill.losses import info_nce, weighted_bce
 from pairstill.seeds import generator, global_seed
 from pairstill.towers import TwoTower
 
@@ -44,11 +44,16 @@ class TensorInputs:
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Pairs to train on: `links` [P, 2] joins rows of `inputs` to rows of `texts` [C, d_t]."""
+    """Pairs to train on: `links` [P, 2] joins rows of `inputs` to rows of `texts` [C, d_t].
+
+    With `similarity` [P, P], soft targets of each pair's picture for each pair's text, the loss is the weighted
+    binary cross-entropy against them; without it InfoNCE.
+    """
 
     inputs: Inputs
     texts: Tensor
     links: Tensor
+    similarity: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class Recipe:
     Args:
         epochs: Passes over the pairs.
         lr: Step size of SGD.
+        text_lr: Step size of the text projector, where it is another.
         momentum: Momentum of SGD.
         weight_decay: L2 penalty.
         batch_size: Pairs in a step.
@@ -74,6 +80,7 @@ class Recipe:
     decay: float = 1.0
     temperature: float = 0.07
     one_caption: bool = False
+    text_lr: float | None = None
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 2 or not self.lr > 0:
@@ -116,12 +123,14 @@ def train(
 
     A model that went through `done` epochs before goes on to the same result, if the recipe has no momentum.
     """
-    optimiser = torch.optim.SGD(
-        model.parameters(), lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
+    groups = [
+        {"params": list(model.image_parameters().values()), "full_lr": recipe.lr},
+        {"params": list(model.text_parameters().values()), "full_lr": recipe.text_lr or recipe.lr},
+    ]
+    optimiser = torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
     for epoch in range(done, recipe.epochs):
         for group in optimiser.param_groups:
-            group["lr"] = recipe.lr * (recipe.decay if epoch >= math.ceil(recipe.epochs / 2) else 1.0)
+            group["lr"] = group["full_lr"] * (recipe.decay if epoch >= math.ceil(recipe.epochs / 2) else 1.0)
         with global_seed(seed, "dropout", epoch):
             _train_epoch(model, optimiser, pairs, recipe, generator(seed, "batches", epoch))
         if on_epoch:
@@ -143,7 +152,10 @@ def _train_epoch(
         image_rows, text_rows = links[rows].unbind(1)
         inputs = pairs.inputs.take(image_rows, random).to(device)
         images, texts = model(inputs, pairs.texts[text_rows].to(device))
-        loss = info_nce(images, texts, recipe.temperature)
+        if pairs.similarity is None:
+            loss = info_nce(images, texts, recipe.temperature)
+        else:
+            loss = weighted_bce(images, texts, pairs.similarity[rows][:, rows].to(device), recipe.temperature)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pairstill.errors import unknown
-from pairstill.methods import kmeans, mdm, random
+from pairstill.methods import dm, forgetting, herding, kcenter, kmeans, lors, mdm, mtt, random, tesla
 from pairstill.methods.contract import Context, Method
 
 METHODS: dict[str, Method] = {
     "random": random.METHOD,
     "kmeans": kmeans.METHOD,
+    "herding": herding.METHOD,
+    "k-center": kcenter.METHOD,
+    "forgetting": forgetting.METHOD,
+    "dm": dm.METHOD,
+    "mtt-vl": mtt.METHOD,
+    "tesla": tesla.METHOD,
+    "lors": lors.METHOD,
     "mdm": mdm.METHOD,
 }
 

@@ -14,6 +14,7 @@ from pairstill.distilled import DistilledSet, nearest_captions
 from pairstill.encoded import Encoded, EncodedSplit
 from pairstill.metrics import Recall
 from pairstill.run import Run
+from pairstill.students import Candidate
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Context:
         settings: An instance of the method's own settings class.
         run: The run folder, for events and checkpoints.
         bank: Experts, for methods that need them.
-        score: Recall of students trained on candidate pairs (images, texts), on the split that the protocol
-            chooses by; None when the last iteration is taken.
+        score: Recall of students trained on a candidate, on the split that the protocol chooses by; None when the
+            last iteration is taken.
     """
 
     encoded: Encoded
@@ -37,7 +38,7 @@ class Context:
     settings: Any
     run: Run
     bank: Bank | None = None
-    score: Callable[[Tensor, Tensor], Recall] | None = None
+    score: Callable[[Candidate], Recall] | None = None
 
     def need_bank(self) -> Bank:
         """The bank, for a method that is registered with `needs_bank`."""
@@ -56,9 +57,18 @@ class Method:
 
 
 def finished(
-    pairs: EncodedSplit, context: Context, method: str, images: Tensor, texts: Tensor, **more: Any
+    pairs: EncodedSplit,
+    context: Context,
+    method: str,
+    images: Tensor,
+    texts: Tensor,
+    similarity: Tensor | None = None,
+    **more: Any,
 ) -> DistilledSet:
-    """Tensors to a DistilledSet with its nearest captions and its provenance."""
+    """Tensors to a DistilledSet with its nearest captions and its provenance.
+
+    `more` goes into the set's info; `student` there is what of a student's recipe the method learnt.
+    """
     encoded = context.encoded
     encoder = encoded.image_encoder
     info = {
@@ -77,4 +87,4 @@ def finished(
         **more,
     }
     captions = nearest_captions(texts, pairs.pairs.texts, pairs.captions)
-    return DistilledSet(images.detach().contiguous(), texts.detach().contiguous(), captions, info)
+    return DistilledSet(images.detach().contiguous(), texts.detach().contiguous(), captions, info, similarity)

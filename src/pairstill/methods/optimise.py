@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from pairstill.methods.contract import Context
 from pairstill.methods.synthetic import Diverged, SyntheticPairs
 from pairstill.progress import progress
 from pairstill.run import Interrupted
+from pairstill.students import Candidate
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 
@@ -22,15 +23,29 @@ Step = Callable[[SyntheticPairs, int], dict[str, float]]
 """`step(synthetic, iteration)` updates the pairs once and returns the loss and its terms."""
 
 
+def plain(tensors: Mapping[str, Tensor]) -> Candidate:
+    """Pairs that students train on as they are."""
+    return Candidate(tensors["images"], tensors["texts"])
+
+
 @dataclass
 class Chosen:
-    """The pairs to keep: those with the best recall where a protocol chooses by one, else the last."""
+    """What to keep, by name: that with the best recall where a protocol chooses by one, else the last."""
 
-    images: Tensor
-    texts: Tensor
+    tensors: dict[str, Tensor]
     iteration: int = 0
     recall: float = -math.inf
     checks: list[int] = field(default_factory=list)
+
+    @property
+    def images(self) -> Tensor:
+        """The chosen pixels."""
+        return self.tensors["images"]
+
+    @property
+    def texts(self) -> Tensor:
+        """The chosen text embeddings."""
+        return self.tensors["texts"]
 
     def provenance(self) -> dict[str, Any]:
         """For the set's own record."""
@@ -38,14 +53,23 @@ class Chosen:
 
 
 def optimise(
-    context: Context, label: str, synthetic: SyntheticPairs, step: Step, iterations: int, check_every: int
+    context: Context,
+    label: str,
+    synthetic: SyntheticPairs,
+    step: Step,
+    iterations: int,
+    check_every: int,
+    as_candidate: Callable[[Mapping[str, Tensor]], Candidate] = plain,
 ) -> Chosen:
-    """Run `step` until `iterations`, from where the run folder's checkpoint stands."""
+    """Run `step` until `iterations`, from where the run folder's checkpoint stands.
+
+    `as_candidate` makes what students train on out of the tensors that are optimised.
+    """
     chosen, done = _restore(context, synthetic)
 
     def check() -> None:
         if done % check_every == 0 or done == iterations:
-            _check(context, synthetic, chosen, done)
+            _check(context, synthetic, chosen, done, as_candidate)
 
     saved_at = time.monotonic()
     with (
@@ -66,11 +90,7 @@ def optimise(
             best = f", best recall {chosen.recall:.1f} at {chosen.iteration}" if chosen.checks else ""
             advance(1, note=f"loss {terms['loss']:.3f}{best}")
     if not chosen.checks:
-        chosen.images, chosen.texts, chosen.iteration = (
-            synthetic.images.detach(),
-            synthetic.texts.detach(),
-            done,
-        )
+        chosen.tensors, chosen.iteration = synthetic.values(), done
     _save(context, synthetic, chosen, done)
     return chosen
 
@@ -86,20 +106,26 @@ def _guarded(context: Context, synthetic: SyntheticPairs, chosen: Chosen, step: 
         ) from None
 
 
-def _check(context: Context, synthetic: SyntheticPairs, chosen: Chosen, done: int) -> None:
+def _check(
+    context: Context,
+    synthetic: SyntheticPairs,
+    chosen: Chosen,
+    done: int,
+    as_candidate: Callable[[Mapping[str, Tensor]], Candidate],
+) -> None:
     """Where the protocol chooses an iteration, score the pairs and keep them if they are the best so far."""
     if context.score is None or done in chosen.checks:
         return
-    recall = context.score(synthetic.images.detach(), synthetic.texts.detach())
+    recall = context.score(as_candidate(synthetic.values()))
     context.run.event("check", iteration=done, **recall.to_dict())
     chosen.checks.append(done)
     if recall.mean > chosen.recall:
-        chosen.images, chosen.texts = synthetic.images.detach().clone(), synthetic.texts.detach().clone()
+        chosen.tensors = {name: value.clone() for name, value in synthetic.values().items()}
         chosen.iteration, chosen.recall = done, recall.mean
 
 
 def _save(context: Context, synthetic: SyntheticPairs, chosen: Chosen, done: int) -> None:
-    tensors = {**synthetic.state(), "chosen.images": chosen.images, "chosen.texts": chosen.texts}
+    tensors = {**synthetic.state(), **{f"chosen.{name}": value for name, value in chosen.tensors.items()}}
     state = {"done": done, "iteration": chosen.iteration, "recall": chosen.recall, "checks": chosen.checks}
     context.run.save_checkpoint(tensors, state)
 
@@ -107,12 +133,11 @@ def _save(context: Context, synthetic: SyntheticPairs, chosen: Chosen, done: int
 def _restore(context: Context, synthetic: SyntheticPairs) -> tuple[Chosen, int]:
     saved = context.run.load_checkpoint()
     if saved is None:
-        return Chosen(synthetic.images.detach().clone(), synthetic.texts.detach().clone()), 0
+        return Chosen({name: value.clone() for name, value in synthetic.values().items()}), 0
     tensors, state = saved
     synthetic.load_state(tensors)
     chosen = Chosen(
-        tensors["chosen.images"],
-        tensors["chosen.texts"],
+        {name: tensors[f"chosen.{name}"] for name in synthetic.values()},
         state["iteration"],
         state["recall"],
         state["checks"],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -14,27 +17,55 @@ class Diverged(Exception):
 
 
 class SyntheticPairs:
-    """N images [N, 3, S, S] and N text embeddings [N, d_t], moved by SGD with momentum and a clipped gradient."""
+    """N images [N, 3, S, S], N text embeddings [N, d_t] and whatever else is learnt, moved by SGD with momentum.
 
-    def __init__(self, images: Tensor, texts: Tensor, image_lr: float, text_lr: float, momentum: float) -> None:
+    Attributes:
+        images, texts: The pairs.
+        more: What is learnt besides, by name.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        texts: Tensor,
+        image_lr: float,
+        text_lr: float,
+        momentum: float,
+        more: Mapping[str, tuple[Tensor, float]] | None = None,
+    ) -> None:
+        """`more` has, by name, what else is learnt and its step size."""
         # In the memory layout that convolutions like, so that neither pixels nor their gradient are ever rearranged.
         self.images = images.detach().clone(memory_format=torch.channels_last).requires_grad_()
         self.texts = texts.detach().clone().requires_grad_()
-        self._lrs, self._momentum = (image_lr, text_lr), momentum
-        groups = [{"params": [self.images], "lr": image_lr}, {"params": [self.texts], "lr": text_lr}]
+        more = more or {}
+        self.more = {name: value.detach().clone().requires_grad_() for name, (value, _) in more.items()}
+        lrs = {"images": image_lr, "texts": text_lr, **{name: lr for name, (_, lr) in more.items()}}
+        self._lrs, self._momentum = lrs, momentum
+        groups = [{"params": [value], "lr": lrs[name]} for name, value in self._learnt().items()]
         self._optimiser = torch.optim.SGD(groups, momentum=momentum)
+
+    def _learnt(self) -> dict[str, Tensor]:
+        return {"images": self.images, "texts": self.texts, **self.more}
+
+    def values(self) -> dict[str, Tensor]:
+        """All that is learnt, by name, without gradients; not a copy."""
+        return {name: value.detach() for name, value in self._learnt().items()}
 
     def pixels(self, device: torch.device) -> Tensor:
         """The images where the networks are."""
         return self.images.to(device)
 
     def update(self, loss: Tensor, clip: float) -> None:
-        """One step down the gradient of `loss`, whose norm over all pairs is clipped to `clip`."""
+        """One step down the gradient of `loss`, whose norm over all that is learnt is clipped to `clip`."""
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_([self.images, self.texts], clip)
-        if not (torch.isfinite(loss) and torch.isfinite(norm)):
+        self.step(loss.item(), clip)
+
+    def step(self, loss: float, clip: float) -> None:
+        """One step down the gradients that are there already; `loss` is what they are the gradient of."""
+        norm = torch.nn.utils.clip_grad_norm_(list(self._learnt().values()), clip)
+        if not (math.isfinite(loss) and torch.isfinite(norm)):
             self._optimiser.zero_grad(set_to_none=True)
-            raise Diverged(f"the loss was {loss.item():.3g} and the norm of its gradient {norm.item():.3g}")
+            raise Diverged(f"the loss was {loss:.3g} and the norm of its gradient {norm.item():.3g}")
         before = self.state() if self._may_explode(clip) else None
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)  # now, not before the next backward: the forward needs the room
@@ -43,8 +74,8 @@ class SyntheticPairs:
             raise Diverged(f"a pixel or text value would have become {largest:.3g}")
 
     def _largest(self) -> float:
-        """The largest absolute value of all pixels and text embeddings."""
-        norms = [torch.linalg.vector_norm(p.detach(), ord=torch.inf) for p in (self.images, self.texts)]
+        """The largest absolute value of all that is learnt."""
+        norms = [torch.linalg.vector_norm(value, ord=torch.inf) for value in self.values().values()]
         return float(max(norm.item() for norm in norms))
 
     def _may_explode(self, clip: float) -> bool:
@@ -52,17 +83,18 @@ class SyntheticPairs:
 
         Nearly always it could not, and then no copy has to be made to go back to.
         """
-        longest = max(self._lrs) * clip / (1 - self._momentum)
+        longest = max(self._lrs.values()) * clip / (1 - self._momentum)
         return not self._largest() + longest < EXPLODED
 
     def advice(self) -> str:
         """What to change when the pairs diverge."""
-        return f"Lower --settings.image-lr (now {self._lrs[0]:g}) and --settings.text-lr (now {self._lrs[1]:g})"
+        image_lr, text_lr = self._lrs["images"], self._lrs["texts"]
+        return f"Lower --settings.image-lr (now {image_lr:g}) and --settings.text-lr (now {text_lr:g})"
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next step depends on, as a copy."""
-        tensors = {"images": self.images.detach().clone(), "texts": self.texts.detach().clone()}
-        for name, parameter in (("images", self.images), ("texts", self.texts)):
+        tensors = {name: value.clone() for name, value in self.values().items()}
+        for name, parameter in self._learnt().items():
             buffer = self._optimiser.state[parameter].get("momentum_buffer")
             if buffer is not None:
                 tensors[f"momentum.{name}"] = buffer.clone()
@@ -70,7 +102,7 @@ class SyntheticPairs:
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Put back what `state` gave."""
-        for name, parameter in (("images", self.images), ("texts", self.texts)):
+        for name, parameter in self._learnt().items():
             parameter.data.copy_(tensors[name])
             if f"momentum.{name}" in tensors:
                 buffer = torch.empty_like(parameter.detach()).copy_(tensors[f"momentum.{name}"])

@@ -48,7 +48,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [N, 3, H, W] → [N, width]."""
-        return cast(Tensor, self.network(pixels))
+        return cast(Tensor, self.network(pixels.contiguous(memory_format=torch.channels_last)))
 
     def train(self, mode: bool = True) -> ImageEncoder:
         """As `nn.Module.train`, with batch norms kept in eval mode."""

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from pairstill.allocator import keep_freed_memory
 from pairstill.errors import PairstillError, unknown
 from pairstill.seeds import global_seed
 from pairstill.towers.heads import build_head
@@ -95,6 +97,14 @@ class TwoTower(nn.Module):
         self.image_head = image_head
         self.text_head = text_head
 
+    def image_parameters(self) -> dict[str, nn.Parameter]:
+        """The image tower's parameters, by name."""
+        return {name: value for name, value in self.named_parameters() if not name.startswith("text_head.")}
+
+    def text_parameters(self) -> dict[str, nn.Parameter]:
+        """The text projector's parameters, by name."""
+        return {name: value for name, value in self.named_parameters() if name.startswith("text_head.")}
+
     def encode_image(self, inputs: Tensor) -> Tensor:
         """Normalised pixels [N, 3, H, W] ("full") or features [N, width] ("heads") → unit vectors [N, d]."""
         return normalize(self.image_head(self.body(inputs)), dim=-1)
@@ -120,5 +130,9 @@ def build_model(towers: Towers, image_encoder: ImageEncoder, text_width: int, se
         image_head = build_head(kind, image_encoder.width, width, towers.dropout)
     with global_seed(seed, "text_head"):
         text_head = build_head(towers.projector, text_width, width, towers.dropout)
-    body = copy.deepcopy(image_encoder).requires_grad_(True) if full else nn.Identity()
+    body: nn.Module = nn.Identity()
+    if full:
+        keep_freed_memory()
+        body = copy.deepcopy(image_encoder).requires_grad_(True)
+        body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return TwoTower(body, image_head, text_head).train()

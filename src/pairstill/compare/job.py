@@ -1,0 +1,169 @@
+"""One row of a comparison: distil and score, in a process of its own, leaving one JSON file."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import resource
+import statistics
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pairstill.bank import Bank
+from pairstill.compare.study import Entry, Study, settings_of
+from pairstill.distillation import distill
+from pairstill.distilled import DistilledSet
+from pairstill.errors import PairstillError
+from pairstill.evaluation import Row, evaluate, evaluate_full, with_nearest_captions
+from pairstill.files import digest_of, write_json
+from pairstill.methods import METHODS
+from pairstill.prepared import Prepared, open_prepared
+from pairstill.protocols import protocol_named
+from pairstill.run import Interrupted, read_events
+from pairstill.towers import Towers
+
+
+@dataclass(frozen=True)
+class Job:
+    """One entry of a study, and where its inputs and results are.
+
+    Attributes:
+        entry: The row.
+        study: The study that it belongs to.
+        data: The prepared dataset's folder.
+        fingerprint: Of the dataset.
+        bank: The bank's folder, or None where no method needs one.
+        out: Folder of the comparison.
+        device: Where to compute.
+        threads: Threads that the job may use; None for all.
+    """
+
+    entry: Entry
+    study: Study
+    data: Path
+    fingerprint: str
+    bank: Path | None
+    out: Path
+    device: str = "cpu"
+    threads: int | None = None
+
+    def set_key(self) -> str:
+        """A digest of all that the distilled set depends on."""
+        entry, study = self.entry, self.study
+        needs_bank = entry.method in METHODS and METHODS[entry.method].needs_bank
+        experts = [entry.experts or study.experts, study.expert] if needs_bank else None
+        settings = settings_of(entry.method, entry.settings) if entry.method in METHODS else None
+        parts = [entry.method, entry.pairs, settings, experts, study.towers, study.protocol, study.student, study.seed]
+        return digest_of([self.fingerprint, *(_plain(part) for part in parts)])
+
+    def key(self) -> str:
+        """A digest of all that the row depends on."""
+        entry, study = self.entry, self.study
+        expert = study.expert if entry.method == "full" else None
+        return digest_of([self.set_key(), dict(entry.student), entry.texts, study.seeds, _plain(expert)])
+
+    @property
+    def set_folder(self) -> Path:
+        """Where the distilled set is."""
+        return self.out / "sets" / f"{_safe(self.entry.method)}-{self.entry.pairs}-{self.set_key()[:10]}"
+
+    @property
+    def result(self) -> Path:
+        """The row, once it is done."""
+        return self.out / "rows" / f"{self.key()}.json"
+
+    @property
+    def failure(self) -> Path:
+        """Why it failed, if it did."""
+        return self.out / "rows" / f"{self.key()}.failed.json"
+
+
+def run_job(job: Job) -> None:
+    """Do a job; an error is written down, so that the table can say it."""
+    import torch
+
+    if job.threads:
+        torch.set_num_threads(job.threads)
+    try:
+        write_json(job.result, _do(job))
+        job.failure.unlink(missing_ok=True)
+    except (KeyboardInterrupt, Interrupted):
+        sys.exit(130)
+    except PairstillError as error:
+        write_json(job.failure, {"error": str(error)})
+        sys.exit(1)
+    except Exception as error:
+        write_json(job.failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
+        sys.exit(1)
+
+
+def _do(job: Job) -> dict[str, Any]:
+    entry, study = job.entry, job.study
+    data = open_prepared(job.data)
+    towers = Towers.from_dict(study.towers)
+    protocol = protocol_named(study.protocol)
+    if entry.method == "full":
+        changed = Towers.from_dict({**towers.to_dict(), **entry.student})
+        encoded = data.encoded(changed, device=job.device)
+        row = evaluate_full(encoded, protocol, study.seeds, recipe=study.expert, seed=study.seed)
+        return _record(job, row, {})
+    made = _distil(job, data, towers)
+    row = _score(job, data, towers, made)
+    return _record(job, row, cost_of(job.set_folder / "run", made))
+
+
+def _distil(job: Job, data: Prepared, towers: Towers) -> DistilledSet:
+    entry, study = job.entry, job.study
+    bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank else None
+    return distill(
+        data.encoded(towers, device=job.device),
+        job.set_folder,
+        entry.method,
+        entry.pairs,
+        protocol_named(study.protocol),
+        bank,
+        settings_of(entry.method, entry.settings),
+        study.seed,
+        resume=True,
+        student=study.student,
+    )
+
+
+def _score(job: Job, data: Prepared, towers: Towers, made: DistilledSet) -> Row:
+    entry, study = job.entry, job.study
+    encoded = data.encoded(Towers.from_dict({**towers.to_dict(), **entry.student}), device=job.device)
+    readable = with_nearest_captions(encoded, made) if entry.texts == "nearest" else made
+    protocol = protocol_named(study.protocol)
+    return evaluate(encoded, readable, protocol, study.seeds, recipe=study.student, seed=study.seed)
+
+
+def cost_of(run: Path, made: DistilledSet) -> dict[str, Any]:
+    """What the distillation took, from its events: seconds in all, per iteration, and the iteration that was chosen."""
+    events = read_events(run)
+    steps = [event["seconds"] for event in events if event["kind"] == "step"]
+    gaps = [b - a for a, b in itertools.pairwise(steps)]
+    chosen = made.info.get("chosen", {}).get("iteration")
+    at_best = [event["seconds"] for event in events if event["kind"] == "step" and event["iteration"] == chosen]
+    return {
+        "distil_seconds": events[-1]["seconds"] if events else 0.0,
+        "seconds_per_iteration": statistics.median(gaps) if gaps else None,
+        "iterations": len(steps) or None,
+        "iterations_till_best": chosen,
+        "seconds_till_best": at_best[0] if at_best else None,
+    }
+
+
+def _record(job: Job, row: Row, cost: dict[str, Any]) -> dict[str, Any]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"label": job.entry.label, "texts": job.entry.texts, **row.to_dict(), **cost, "peak_mib": round(peak)}
+
+
+def _safe(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value

@@ -1,0 +1,134 @@
+"""A study: what `pairstill compare` runs, read from a YAML recipe and checked before anything is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from pairstill.errors import PairstillError, unknown
+from pairstill.methods import method_named
+from pairstill.protocols import protocol_named
+from pairstill.towers import Towers
+from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
+
+Texts = Literal["as-is", "nearest"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the table.
+
+    Attributes:
+        method: A method, or `full` for training on all real pairs.
+        pairs: How many pairs; 0 for `full`.
+        label: The row's name.
+        settings: What differs from the method's defaults.
+        experts: How many of the bank's experts it may use; None for all.
+        student: What the students' towers have different from those the set is made with.
+        texts: What students of another text encoder read: the distilled embeddings, or the nearest captions anew.
+    """
+
+    method: str
+    pairs: int
+    label: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    experts: int | None = None
+    student: Mapping[str, Any] = field(default_factory=dict)
+    texts: Texts = "as-is"
+
+
+@dataclass(frozen=True)
+class Study:
+    """All that a comparison is made of.
+
+    Attributes:
+        name: Of the files of its table.
+        title: Of its table.
+        entries: Its rows.
+        data: A prepared folder or a source, unless `--data` says otherwise.
+        towers: What differs from the default towers.
+        experts: Experts in the bank that all methods share.
+        expert: How an expert is trained.
+        protocol: How figures are chosen.
+        seeds: Students of each row.
+        seed: Of everything.
+        student: How a student is trained.
+        published: The dataset whose published rows are put beside, or None.
+    """
+
+    name: str
+    title: str
+    entries: tuple[Entry, ...]
+    data: str | None = None
+    towers: Mapping[str, Any] = field(default_factory=dict)
+    experts: int = 10
+    expert: Recipe = EXPERT_RECIPE
+    protocol: str = "clean"
+    seeds: int = 5
+    seed: int = 0
+    student: Recipe = STUDENT_RECIPE
+    published: str | None = None
+
+
+def read_study(path: Path) -> Study:
+    """Read a recipe; whatever is wrong in it is said with the row that has it."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PairstillError(f"{path} does not exist.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PairstillError(f"{path} is not readable YAML: {error}.") from error
+    if not isinstance(raw, dict) or not isinstance(raw.get("rows"), list) or not raw["rows"]:
+        raise PairstillError(f"{path} has no list of rows: is it a recipe for `pairstill compare`?")
+    values = {key: value for key, value in raw.items() if key != "rows"}
+    known = [field.name for field in dataclasses.fields(Study) if field.name not in ("name", "entries")]
+    _refuse_unknown(values, known, f"{path}: setting")
+    for name, default in (("expert", EXPERT_RECIPE), ("student", STUDENT_RECIPE)):
+        changes = values.get(name, {})
+        _refuse_unknown(changes, [field.name for field in dataclasses.fields(Recipe)], f"{path}: {name} setting")
+        values[name] = dataclasses.replace(default, **changes)
+    towers = Towers.from_dict(values.get("towers", {}))
+    protocol_named(values.get("protocol", "clean")).check(towers)
+    entries = [entry for number, row in enumerate(raw["rows"], 1) for entry in _entries(row, f"{path}, row {number}")]
+    return Study(**{"name": path.stem, "title": path.stem, **values}, entries=tuple(entries))
+
+
+def _entries(row: Any, where: str) -> list[Entry]:
+    """One row of the recipe: an entry for each of its budgets."""
+    if not isinstance(row, dict) or "method" not in row:
+        raise PairstillError(f"{where} names no method.")
+    _refuse_unknown(row, [field.name for field in dataclasses.fields(Entry)], f"{where}: setting")
+    method = str(row["method"])
+    if method == "full":
+        budgets = [0]
+    else:
+        settings_of(method, row.get("settings", {}), where)
+        budgets = row.get("pairs", 100) if isinstance(row.get("pairs"), list) else [row.get("pairs", 100)]
+    for budget in budgets:
+        if not isinstance(budget, int) or (budget < 1 and method != "full"):
+            raise PairstillError(f"{where}: pairs must be whole numbers of at least 1, not {budget!r}.")
+    if row.get("texts", "as-is") not in ("as-is", "nearest"):
+        raise unknown(f"{where}: texts", str(row["texts"]), ("as-is", "nearest"))
+    rest = {key: value for key, value in row.items() if key not in ("method", "pairs", "label")}
+    return [Entry(method, budget, str(row.get("label", method)), **rest) for budget in budgets]
+
+
+def settings_of(method: str, changes: Mapping[str, Any], where: str = "") -> Any:
+    """A method's settings with some changed, or an error that says where."""
+    kind = method_named(method).settings
+    known = [field.name for field in dataclasses.fields(kind)]
+    _refuse_unknown(changes, known, f"{where}: setting of {method}")
+    return kind(**changes)
+
+
+def _refuse_unknown(values: Any, known: list[str], what: str) -> None:
+    if not isinstance(values, Mapping):
+        raise PairstillError(f"{what}s must be a mapping, not {values!r}.")
+    for name in values:
+        if name not in known:
+            raise unknown(what, str(name), known)

@@ -1,0 +1,122 @@
+"""DM: distribution matching of means, the plain ancestor of MDM.
+
+Each iteration encodes real and synthetic pairs with a teacher and moves the synthetic pixels and text embeddings down
+the gradient of
+
+    sum over f of |mean f(real) - mean f(synthetic)|^2    (Eq. 1; for f of both modalities, Eq. 2)
+
+with f the image's and the text's unit vector (`modalities`), the pair's agreement and discrepancy (`joint`), or all
+four (`both`). The two vectors side by side would be no joint feature here: their mean is the two means side by side,
+and who is paired with whom drops out. Agreement and discrepancy are normalised pair by pair, so that it stays.
+
+The mean of a batch of real pairs stands for that of all; the gradient is then right on average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pairstill.distilled import DistilledSet
+from pairstill.encoded import EncodedSplit
+from pairstill.errors import PairstillError
+from pairstill.losses import FEATURE_SETS
+from pairstill.methods.contract import Context, Method, finished
+from pairstill.methods.mdm import Init, encode_real_batch
+from pairstill.methods.optimise import optimise
+from pairstill.methods.start import start
+from pairstill.methods.synthetic import SyntheticPairs
+from pairstill.seeds import generator
+from pairstill.teacher import Teacher
+from pairstill.teachers import TEACHERS
+
+MATCHED = {"modalities": ("singles",), "joint": ("joint",), "both": ("singles", "joint")}
+"""What `match` means, as names of `losses.FEATURE_SETS`."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of DM; where MDM has the same setting, its default.
+
+    Args:
+        iterations: Updates of the synthetic pairs.
+        init: Where the pairs start.
+        teacher: Which weights encode, at each iteration.
+        merged_experts: How many experts a merged teacher is made of.
+        alpha: How far a merged teacher goes from the anchor to its experts (Eq. 5).
+        match: Whose means are matched: each modality's, those of agreement and discrepancy (joint), or both.
+        image_lr: Step size for pixels.
+        text_lr: Step size for text embeddings.
+        momentum: Momentum of SGD on the pairs.
+        clip: Largest norm of the whole gradient.
+        real_batch: Real pairs in an iteration.
+        check_every: Iterations between two scores on the split that the protocol chooses by.
+    """
+
+    iterations: int = 200
+    init: Init = "kmeans"
+    teacher: Literal["merged", "weighted-sum", "fine-tuned", "pretrained"] = "merged"
+    merged_experts: int = 2
+    alpha: float = 0.5
+    match: Literal["modalities", "joint", "both"] = "both"
+    image_lr: float = 100.0
+    text_lr: float = 100.0
+    momentum: float = 0.5
+    clip: float = 1.0
+    real_batch: int = 64
+    check_every: int = 25
+
+    def __post_init__(self) -> None:
+        for name, low in (("iterations", 1), ("merged_experts", 2), ("real_batch", 1), ("check_every", 1)):
+            if getattr(self, name) < low:
+                raise PairstillError(f"dm: {name} must be at least {low}, not {getattr(self, name)}.")
+        if not self.clip > 0:
+            raise PairstillError(f"dm: clip must be above 0, not {self.clip}.")
+        if not 0 <= self.momentum < 1:
+            raise PairstillError(f"dm: momentum must be at least 0 and below 1, not {self.momentum}.")
+
+
+def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
+    """Distil `pairs` into `context.count` synthetic pairs."""
+    settings: Settings = context.settings
+    bank = context.need_bank()
+    teacher = Teacher(context.encoded)
+
+    def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
+        random = generator(context.seed, "dm", iteration)
+        teacher.load(TEACHERS[settings.teacher](bank, random, settings.merged_experts, settings.alpha))
+        real = encode_real_batch(pairs, teacher, settings.real_batch, random)
+        encoded = teacher(
+            context.encoded.through_front(synthetic.pixels(teacher.device)), synthetic.texts.to(teacher.device)
+        )
+        gaps = mean_gaps(real, encoded, settings.match)
+        loss = torch.stack(list(gaps.values())).sum()
+        synthetic.update(loss, settings.clip)
+        return {"loss": loss.item(), **{name: gap.item() for name, gap in gaps.items()}}
+
+    synthetic = SyntheticPairs(
+        *start(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum
+    )
+    chosen = optimise(context, "dm", synthetic, step, settings.iterations, settings.check_every)
+    return finished(pairs, context, "dm", chosen.images, chosen.texts, chosen=chosen.provenance())
+
+
+def mean_gaps(real: tuple[Tensor, Tensor], synthetic: tuple[Tensor, Tensor], match: str) -> dict[str, Tensor]:
+    """The terms of the loss by name, from unit vectors (images, texts): real [m, d], synthetic [n, d]."""
+    gaps = {}
+    for features in MATCHED[match]:
+        of_real, of_synthetic = FEATURE_SETS[features](*real), FEATURE_SETS[features](*synthetic)
+        for name in of_real:
+            gaps[name] = mean_gap(of_real[name], of_synthetic[name])
+    return gaps
+
+
+def mean_gap(a: Tensor, b: Tensor) -> Tensor:
+    """|mean of a - mean of b|^2 for a [m, d], b [n, d] (Eq. 1)."""
+    return ((a.mean(dim=0) - b.mean(dim=0)) ** 2).sum()
+
+
+METHOD = Method("match the means of real and synthetic features (DM)", Settings, fit, needs_bank=True)

@@ -1,0 +1,151 @@
+"""What the three trajectory-matching methods share: settings, and the loop from a drawn span to an update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pairstill.distilled import DistilledSet
+from pairstill.encoded import EncodedSplit
+from pairstill.errors import PairstillError
+from pairstill.methods.contract import Context, finished
+from pairstill.methods.optimise import optimise
+from pairstill.methods.start import start
+from pairstill.methods.synthetic import SyntheticPairs
+from pairstill.methods.trajectory import Material, Student, draw_batches, draw_span, step_by_step, unrolled
+from pairstill.seeds import derive, generator
+from pairstill.students import Candidate
+
+SMALLEST_LR = 1e-3
+
+Learnable = Mapping[str, tuple[Tensor, float]]
+Similarity = Callable[[Mapping[str, Tensor]], "Tensor | None"]
+"""The students' soft targets [N, N] out of what is learnt; None for InfoNCE."""
+
+
+@dataclass(frozen=True)
+class MatchingSettings:
+    """Settings of trajectory matching.
+
+    Args:
+        iterations: Updates of the synthetic pairs.
+        init: Where the pairs start.
+        inner_steps: Steps of the student in an iteration.
+        inner_batch: Pairs in a student's step.
+        expert_epochs: Epochs of the expert that the student has to catch up with.
+        max_start_epoch: The student starts at one of so many first epochs of an expert, the anchor included.
+        image_lr: Step size for pixels.
+        text_lr: Step size for text embeddings.
+        student_lr: The student's step size to begin with, for both towers; it is learnt.
+        lr_lr: Step size for the student's step sizes.
+        momentum: Momentum of SGD on all that is learnt.
+        check_every: Iterations between two scores on the split that the protocol chooses by.
+    """
+
+    iterations: int = 1000
+    init: Literal["random", "kmeans", "kmeans-image", "kmeans-text", "herding", "k-center", "noise"] = "random"
+    inner_steps: int = 8
+    inner_batch: int = 20
+    expert_epochs: int = 1
+    max_start_epoch: int = 2
+    image_lr: float = 100.0
+    text_lr: float = 100.0
+    student_lr: float = 0.1
+    lr_lr: float = 0.01
+    momentum: float = 0.5
+    check_every: int = 100
+
+    def __post_init__(self) -> None:
+        counts = ("iterations", "inner_steps", "expert_epochs", "max_start_epoch", "check_every")
+        for name, low in (*((name, 1) for name in counts), ("inner_batch", 2)):
+            if getattr(self, name) < low:
+                raise PairstillError(f"{name} must be at least {low}, not {getattr(self, name)}.")
+        if not 0 <= self.momentum < 1:
+            raise PairstillError(f"momentum must be at least 0 and below 1, not {self.momentum}.")
+        if not self.student_lr > 0:
+            raise PairstillError(f"student_lr must be above 0, not {self.student_lr}.")
+
+
+def match(
+    pairs: EncodedSplit, context: Context, name: str, exact: bool, similarity: Similarity, learnable: Learnable
+) -> DistilledSet:
+    """Distil by matching trajectories.
+
+    Args:
+        pairs: The training pairs.
+        context: As every method has it; its settings are `MatchingSettings`.
+        name: The method's name.
+        exact: Whether the gradient goes through the whole unroll, or is taken step by step.
+        similarity: The students' soft targets.
+        learnable: What else is learnt, by name, with its step size.
+    """
+    settings: MatchingSettings = context.settings
+    bank = context.need_bank()
+    model = context.encoded.new_model(seed=0)
+    device = torch.device(context.encoded.device)
+    first = torch.tensor(settings.student_lr)
+    more = {"student_image_lr": (first, settings.lr_lr), "student_text_lr": (first, settings.lr_lr), **learnable}
+    synthetic = SyntheticPairs(
+        *start(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum, more
+    )
+
+    def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
+        random = generator(context.seed, "trajectory", iteration)
+        span = draw_span(bank, random, settings.expert_epochs, settings.max_start_epoch, device)
+        batches = draw_batches(context.count, settings.inner_batch, settings.inner_steps, random)
+        student = Student(model, derive(context.seed, "trajectory", "student", iteration))
+        images = context.encoded.through_front(synthetic.pixels(device))
+        targets = similarity(synthetic.more)
+        made = _Made(images, synthetic.texts, synthetic.more, targets, device)
+        if exact:
+            loss = unrolled(student, span, made.data, batches)
+            loss.backward()
+        else:
+            loss = step_by_step(student, span, made.data, batches)
+        made.pass_back()
+        synthetic.step(loss.item(), math.inf)
+        lrs = {key: synthetic.more[key] for key in ("student_image_lr", "student_text_lr")}
+        for lr in lrs.values():
+            lr.data.clamp_(min=SMALLEST_LR)
+        return {"loss": loss.item(), **{key: lr.item() for key, lr in lrs.items()}}
+
+    def as_candidate(tensors: Mapping[str, Tensor]) -> Candidate:
+        return Candidate(tensors["images"], tensors["texts"], similarity(tensors), _learnt_lrs(tensors))
+
+    chosen = optimise(context, name, synthetic, step, settings.iterations, settings.check_every, as_candidate)
+    kept = as_candidate(chosen.tensors)
+    return finished(
+        pairs, context, name, kept.images, kept.texts, kept.similarity, chosen=chosen.provenance(), student=kept.recipe
+    )
+
+
+def _learnt_lrs(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    return {"lr": tensors["student_image_lr"].item(), "text_lr": tensors["student_text_lr"].item()}
+
+
+class _Made:
+    """What the student trains on, cut off from what it was made of; `pass_back` hands its gradients on."""
+
+    def __init__(
+        self, images: Tensor, texts: Tensor, more: Mapping[str, Tensor], targets: Tensor | None, device: torch.device
+    ) -> None:
+        sources = (images, texts, more["student_image_lr"], more["student_text_lr"], targets)
+        self._sources = [source for source in sources if source is not None]
+        leaves = [None if s is None else s.detach().to(device).requires_grad_(s.requires_grad) for s in sources]
+        self._leaves = [leaf for leaf in leaves if leaf is not None]
+        image_leaf, text_leaf, image_lr, text_lr = self._leaves[:4]
+        self.data = Material(image_leaf, text_leaf, image_lr, text_lr, leaves[4])
+
+    def pass_back(self) -> None:
+        """From the gradients of the student's data to those of all that is learnt."""
+        known = [
+            (source, leaf.grad.to(source.device))
+            for source, leaf in zip(self._sources, self._leaves, strict=True)
+            if leaf.grad is not None
+        ]
+        torch.autograd.backward([source for source, _ in known], [grad for _, grad in known])

@@ -1,0 +1,180 @@
+"""Matching an expert's trajectory: a student trained on the synthetic pairs should arrive where the expert did.
+
+The student starts at one epoch of an expert, takes a few steps on synthetic pairs, and is compared with the expert some
+epochs later, tower by tower:
+
+    |theta_student - theta_target|^2 / |theta_start - theta_target|^2    summed over image and text tower
+
+Two ways to the gradient of this loss are here. `unrolled` keeps every step's graph and is exact (MTT). `step_by_step`
+holds each step's parameters constant, so that the steps' contributions add up one at a time and memory is that of one
+step (TESLA).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pairstill.bank import Bank
+from pairstill.errors import PairstillError
+from pairstill.losses import info_nce, weighted_bce
+from pairstill.seeds import global_seed
+from pairstill.towers import TwoTower
+
+Parameters = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Two points of one expert's training."""
+
+    start: Parameters
+    target: Parameters
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the student trains on; gradients are taken for all of it.
+
+    Attributes:
+        inputs: What the image tower reads, [N, ...].
+        texts: Text embeddings, [N, d_t].
+        image_lr, text_lr: The student's step sizes, scalars.
+        similarity: Soft targets [N, N] of the weighted BCE, or None for InfoNCE.
+    """
+
+    inputs: Tensor
+    texts: Tensor
+    image_lr: Tensor
+    text_lr: Tensor
+    similarity: Tensor | None = None
+
+    def leaves(self) -> dict[str, Tensor]:
+        """What the data's gradient is taken for, by name; the step sizes have their own formula."""
+        named = {"inputs": self.inputs, "texts": self.texts, "similarity": self.similarity}
+        return {name: value for name, value in named.items() if value is not None and value.requires_grad}
+
+
+def draw_span(bank: Bank, random: torch.Generator, span: int, max_start: int, device: torch.device) -> Span:
+    """A random expert between two of its epochs, `span` apart; the first is one of 0 (the anchor) ... max_start - 1."""
+    expert = bank.experts[int(torch.randint(len(bank.experts), (), generator=random))]
+    rows = bank.rows_of(expert)
+    starts = min(max_start, len(rows) - span + 1)
+    if starts < 1:
+        raise PairstillError(
+            f"expert {expert} of {bank.folder} has {len(rows)} epochs, fewer than the span of {span}. Lower "
+            "--settings.expert-epochs, or train experts for longer."
+        )
+    start = int(torch.randint(starts, (), generator=random))
+    begin = bank.parameters(rows[start - 1]) if start else bank.anchor
+    end = bank.parameters(rows[start + span - 1])
+    return Span({n: p.to(device) for n, p in begin.items()}, {n: p.to(device) for n, p in end.items()})
+
+
+def draw_batches(count: int, size: int, steps: int, random: torch.Generator) -> list[Tensor]:
+    """The rows of each of the student's steps: random orders of all pairs, cut into batches of `size`."""
+    size = min(size, count)
+    batches: list[Tensor] = []
+    while len(batches) < steps:
+        batches += [rows for rows in torch.randperm(count, generator=random).split(size) if len(rows) == size]
+    return batches[:steps]
+
+
+class Student:
+    """A two-tower model as a function of its parameters, whose dropout repeats when a step is taken again."""
+
+    def __init__(self, model: TwoTower, seed: int) -> None:
+        self._model = model.train()
+        self._text = set(model.text_parameters())
+        self._seed = seed
+
+    def is_text(self, name: str) -> bool:
+        """Whether a parameter belongs to the text tower."""
+        return name in self._text
+
+    def gradients(self, parameters: Parameters, data: Material, rows: Tensor, step: int, graph: bool) -> Parameters:
+        """The gradient of the student's loss on some rows; with `graph`, one that can be differentiated again."""
+        with global_seed(self._seed, "student", step):
+            images, texts = torch.func.functional_call(
+                self._model, parameters, (data.inputs[rows], data.texts[rows]), strict=True
+            )
+        if data.similarity is None:
+            loss = info_nce(images, texts)
+        else:
+            loss = weighted_bce(images, texts, data.similarity[rows][:, rows])
+        found = torch.autograd.grad(loss, list(parameters.values()), create_graph=graph)
+        return dict(zip(parameters, found, strict=True))
+
+    def lr(self, name: str, data: Material) -> Tensor:
+        """The step size of a parameter's tower."""
+        return data.text_lr if self.is_text(name) else data.image_lr
+
+
+def matching_loss(student: Student, reached: Parameters, span: Span) -> Tensor:
+    """The loss above, of a student that reached these parameters."""
+    total: Tensor = torch.zeros(())
+    for of_text in (False, True):
+        names = [name for name in span.start if student.is_text(name) is of_text]
+        missed = torch.stack([(reached[n] - span.target[n]).square().sum() for n in names]).sum()
+        whole = torch.stack([(span.start[n] - span.target[n]).square().sum() for n in names]).sum()
+        total = total.to(missed) + missed / whole
+    return total
+
+
+def unrolled(student: Student, span: Span, data: Material, batches: Sequence[Tensor]) -> Tensor:
+    """The matching loss with the graph of all steps: its backward is the exact gradient (MTT)."""
+    parameters = _tracked(span.start)
+    for step, rows in enumerate(batches):
+        slopes = student.gradients(parameters, data, rows, step, graph=True)
+        parameters = {name: p - student.lr(name, data) * slopes[name] for name, p in parameters.items()}
+    return matching_loss(student, parameters, span)
+
+
+def step_by_step(student: Student, span: Span, data: Material, batches: Sequence[Tensor]) -> Tensor:
+    """The matching loss; the gradients of `data` are added to it in place, in the memory of one step (TESLA).
+
+    With each step's parameters held constant the student arrives at theta_0 - lr * sum_t g_t, so a step contributes
+    d<v, -lr g_t>/d(data), v being the loss' slope where the student arrives. A first pass finds v, a second the
+    contributions; the step sizes' gradient is <v, -sum_t g_t>.
+    """
+    arrived = dict(span.start)
+    for slopes in _walk(student, span.start, data, batches, graph=False):
+        arrived = {name: p - (student.lr(name, data) * slopes[name]).detach() for name, p in arrived.items()}
+    arrived = _tracked(arrived)
+    loss = matching_loss(student, arrived, span)
+    slope = dict(zip(arrived, torch.autograd.grad(loss, list(arrived.values())), strict=True))
+    leaves = data.leaves()
+    for slopes in _walk(student, span.start, data, batches, graph=True):
+        for lr, of_text in ((data.image_lr, False), (data.text_lr, True)):
+            if lr.requires_grad:
+                names = [name for name in slopes if student.is_text(name) is of_text]
+                _accumulate(lr, -torch.stack([(slope[n] * slopes[n].detach()).sum() for n in names]).sum())
+        pull = torch.stack([(-student.lr(n, data).detach() * slope[n] * slopes[n]).sum() for n in slopes]).sum()
+        for leaf, grad in zip(leaves.values(), torch.autograd.grad(pull, list(leaves.values())), strict=True):
+            _accumulate(leaf, grad)
+    return loss.detach()
+
+
+def _walk(
+    student: Student, start: Parameters, data: Material, batches: Sequence[Tensor], graph: bool
+) -> Iterator[Parameters]:
+    """The gradient at each of the student's steps; its parameters are constants of the next step."""
+    parameters = _tracked(start)
+    for step, rows in enumerate(batches):
+        slopes = student.gradients(parameters, data, rows, step, graph)
+        yield slopes
+        with torch.no_grad():
+            moved = {name: p - student.lr(name, data) * slopes[name] for name, p in parameters.items()}
+        del slopes
+        parameters = _tracked(moved)
+
+
+def _tracked(parameters: Mapping[str, Tensor]) -> Parameters:
+    return {name: value.detach().requires_grad_() for name, value in parameters.items()}
+
+
+def _accumulate(leaf: Tensor, grad: Tensor) -> None:
+    leaf.grad = grad if leaf.grad is None else leaf.grad + grad

@@ -1,0 +1,171 @@
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from pairstill.bank import Bank
+from pairstill.cli import main
+from pairstill.compare import compare, read_study
+from pairstill.compare.job import Job
+from pairstill.compare.tables import as_markdown
+from pairstill.distilled import load
+from pairstill.errors import PairstillError
+from pairstill.evaluation import with_nearest_captions
+from tests.conftest import TINY_HEADS
+
+TOWERS = TINY_HEADS.to_dict()
+BASE = {
+    "title": "Small",
+    "towers": TOWERS,
+    "experts": 2,
+    "expert": {"epochs": 2, "batch_size": 16},
+    "student": {"epochs": 3, "batch_size": 16},
+    "seeds": 2,
+}
+MDM = {"method": "mdm", "pairs": 6, "settings": {"iterations": 2, "check_every": 2, "real_batch": 8}}
+
+
+def recipe(folder, rows, name="study.yaml", **changes):
+    path = folder / name
+    path.write_text(yaml.safe_dump({**BASE, **changes, "rows": rows}))
+    return path
+
+
+def test_a_study_becomes_one_table_and_is_reused(heads_data, tmp_path, capfd):
+    rows = [{"method": "random", "pairs": [4, 6]}, {**MDM, "label": "ours"}, {"method": "full"}]
+    out = tmp_path / "out"
+    records = compare(read_study(recipe(tmp_path, rows)), out, heads_data.folder)
+    assert [(r["label"], r["pairs"]) for r in records[:3]] == [("random", 4), ("random", 6), ("ours", 6)]
+    assert all(0 < record["mean"] <= 100 and record["peak_mib"] > 50 for record in records)
+    assert records[2]["iterations"] == 2
+    written = list(csv.DictReader((out / "study.csv").read_text().splitlines()))
+    assert [row["label"] for row in written] == ["random", "random", "ours", "full"]
+    text = (out / "study.md").read_text()
+    assert text.count("**") >= 2
+    assert "| full |" in text
+    assert len(json.loads((out / "study.json").read_text())) == 4
+
+    assert (out / "study-curves.svg").read_text().count("ours, 6") == 1
+    assert (out / "study-curves.png").stat().st_size > 5000
+
+    stamps = {path: path.stat().st_mtime_ns for path in (out / "rows").iterdir()}
+    capfd.readouterr()
+    changed = [rows[0], {**MDM, "label": "renamed"}, {**MDM, "pairs": 4}, rows[2]]
+    again = compare(read_study(recipe(tmp_path, changed)), out, heads_data.folder)
+    assert "4 of 5 rows are there already" in capfd.readouterr().err
+    assert [record["label"] for record in again] == ["random", "random", "renamed", "mdm", "full"]
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+
+
+def test_a_row_that_fails_does_not_lose_the_others(heads_data, tmp_path):
+    rows = [{"method": "random", "pairs": 10_000}, {"method": "random", "pairs": 4}]
+    out = tmp_path / "out"
+    path = recipe(tmp_path, rows)
+    assert main(["compare", str(path), "--out", str(out), "--data", str(heads_data.folder)]) == 2
+    text = (out / "study.md").read_text()
+    assert "10000 pairs: --pairs 10000 is more than" in text
+    assert "| random | 4 |" in text
+
+
+def _killed(job):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_is_said(heads_data, tmp_path, monkeypatch):
+    monkeypatch.setattr("pairstill.compare.runner.run_job", _killed)
+    records = compare(
+        read_study(recipe(tmp_path, [{"method": "random", "pairs": 4}])), tmp_path / "o", heads_data.folder
+    )
+    assert records[0]["error"] == "its process was killed by signal 9 (out of memory?)"
+    monkeypatch.undo()
+    records = compare(
+        read_study(recipe(tmp_path, [{"method": "random", "pairs": 4}])), tmp_path / "o", heads_data.folder
+    )
+    assert "error" not in records[0]
+
+
+def test_keys_change_with_what_a_row_depends_on_and_with_nothing_else(tmp_path):
+    def keys(rows, **changes):
+        study = read_study(recipe(tmp_path, rows, **changes))
+        jobs = [Job(entry, study, tmp_path, "data", tmp_path, tmp_path) for entry in study.entries]
+        return [(job.set_key(), job.key()) for job in jobs]
+
+    rows = [{"method": "random", "pairs": 4}, MDM, {"method": "full"}]
+    base = keys(rows)
+    assert keys([{**rows[0], "label": "x"}, *rows[1:]], title="other") == base
+    more_experts = keys(rows, experts=3)
+    assert more_experts[0] == base[0] and more_experts[1] != base[1]
+    more_seeds = keys(rows, seeds=3)
+    assert [s for s, _ in more_seeds] == [s for s, _ in base]
+    assert all(new != old for (_, new), (_, old) in zip(more_seeds, base, strict=True))
+    assert keys([rows[0], {**MDM, "settings": {**MDM["settings"], "alpha": 0.4}}, rows[2]])[1] != base[1]
+    other_towers = keys(rows, towers={**TOWERS, "embed_dim": 8})
+    assert all(new != old for new, old in zip(other_towers, base, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": []}, "no list of rows"),
+        ({"rows": [{"pairs": 4}]}, "row 1 names no method"),
+        ({"rows": [{"method": "mdmm"}]}, "mdm"),
+        ({"rows": [{"method": "mdm", "settings": {"alhpa": 1}}]}, "alpha"),
+        ({"rows": [{"method": "random", "pairs": 0}]}, "at least 1"),
+        ({"rows": [{"method": "random", "texts": "nearst"}]}, "nearest"),
+        ({"sedes": 3}, "seeds"),
+        ({"student": {"epoch": 3}}, "epochs"),
+        ({"protocol": "mdm"}, "full"),
+    ],
+)
+def test_a_wrong_recipe_is_said_before_anything_is_computed(tmp_path, change, message):
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({**BASE, "rows": [{"method": "random"}], **change}))
+    with pytest.raises(PairstillError, match=message):
+        read_study(path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent / "recipes/compare").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_every_study_that_comes_with_the_project_can_be_read(path):
+    study = read_study(path)
+    assert len(study.entries) > 3
+    assert len({(entry.label, entry.pairs) for entry in study.entries}) == len(study.entries)
+
+
+def test_data_that_nobody_names_is_asked_for(tmp_path):
+    with pytest.raises(PairstillError, match="--data"):
+        compare(read_study(recipe(tmp_path, [{"method": "random"}])), tmp_path / "out")
+
+
+def test_the_first_experts_of_a_bank_are_a_bank(heads_bank):
+    part = heads_bank.first(2)
+    assert part.experts == [0, 1]
+    rows = [i for i, row in enumerate(heads_bank.checkpoints) if row.expert < 2]
+    assert torch.equal(part.gram, heads_bank.gram[:, rows][:, :, rows])
+    assert part.fingerprint() != heads_bank.fingerprint()
+    assert Bank.open(heads_bank.folder).first(None).experts == heads_bank.experts
+    with pytest.raises(PairstillError, match="not 9"):
+        heads_bank.first(9)
+
+
+def test_nearest_captions_are_read_by_the_students_encoder(heads_data, tmp_path):
+    from pairstill import api
+
+    api.distill(heads_data, tmp_path / "set", "random", 4)
+    made, encoded = load(tmp_path / "set"), heads_data.encoded()
+    same = with_nearest_captions(encoded, made)
+    torch.testing.assert_close(same.texts, made.texts)  # a real pair's nearest caption is its own
+    assert torch.equal(same.images, made.images)
+
+
+def test_published_figures_stand_beside(tmp_path):
+    study = read_study(recipe(tmp_path, [{"method": "mdm"}], published="flickr8k"))
+    record = {"label": "mdm", "method": "mdm", "pairs": 100, "mean": 17.0, "mean_std": 0.5}
+    record |= {f"{way}{k}": 1.0 for way in ("ir", "tr") for k in (1, 5, 10)}
+    assert as_markdown(study, [record]).splitlines()[-1].endswith("| 17.0 ± 0.5 | 21.9 |")

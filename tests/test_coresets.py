@@ -1,0 +1,203 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pairstill.errors import PairstillError
+from pairstill.methods import METHODS, forgetting, warmup
+from pairstill.methods.contract import Context
+from pairstill.run import Run
+from pairstill.students import embed
+
+NAMES = ("herding", "k-center", "forgetting")
+
+
+@pytest.fixture
+def context(heads_data, tmp_path):
+    def make(method, count=6, **settings):
+        chosen = METHODS[method].settings(**{"epochs": 2, **settings})
+        return Context(heads_data.encoded(), count, 0, chosen, Run(tmp_path / "run", {}, resume=True))
+
+    return make
+
+
+def rows_chosen(pairs, context, method, monkeypatch):
+    """The rows of links that a method chooses, in its order."""
+    seen = []
+    module = METHODS[method].fit.__globals__
+    monkeypatch.setitem(module, "coreset", lambda pairs, context, name, rows: seen.append((name, rows)))
+    METHODS[method].fit(pairs, context)
+    name, rows = seen[0]
+    assert name == method
+    return rows.tolist()
+
+
+def warm_vectors(pairs, context):
+    """Unit vectors of both sides of every pair after the warm-up, in float64."""
+    model = warmup.warm_up(pairs, context, context.settings.epochs)
+    images, texts = embed(model, pairs.pairs.inputs, pairs.pairs.texts)
+    links = pairs.pairs.links
+    return F.normalize(images.double(), dim=-1)[links[:, 0]], F.normalize(texts.double(), dim=-1)[links[:, 1]]
+
+
+def candidates_of(pairs, context):
+    """The candidates' rows; each picture is there once, with a caption of its own."""
+    rows, _ = warmup.warm_candidates(pairs, context, context.settings.epochs)
+    pictures = pairs.pairs.links[rows, 0].tolist()
+    assert sorted(pictures) == list(range(len(pairs.images)))
+    return rows.tolist()
+
+
+def test_herding_takes_at_each_step_the_pair_that_keeps_the_mean_nearest(context, monkeypatch):
+    context = context("herding")
+    pairs = context.encoded.split("train")
+    chosen = rows_chosen(pairs, context, "herding", monkeypatch)
+    joint = torch.cat(warm_vectors(pairs, context), dim=-1)
+    candidates = candidates_of(pairs, context)
+    mean = joint[candidates].mean(0)
+    for step, taken in enumerate(chosen):
+        free = [row for row in candidates if row not in chosen[:step]]
+        gaps = {row: (joint[[*chosen[:step], row]].mean(0) - mean).norm().item() for row in free}
+        assert gaps[taken] == pytest.approx(min(gaps.values()), rel=1e-5)
+        assert gaps[taken] < 0.5 * max(gaps.values())
+
+
+def test_k_center_takes_at_each_step_the_farthest_pair(context, monkeypatch):
+    context = context("k-center", count=40)  # enough that other features would choose otherwise
+    pairs = context.encoded.split("train")
+    chosen = rows_chosen(pairs, context, "k-center", monkeypatch)
+    images, texts = warm_vectors(pairs, context)
+    candidates = candidates_of(pairs, context)
+    assert chosen[0] in candidates
+    for step in range(1, len(chosen)):
+        distances = {}
+        for row in candidates:
+            others = chosen[:step]
+            distances[row] = min((images[row] + texts[row] - images[o] - texts[o]).norm().item() for o in others)
+        assert distances[chosen[step]] == pytest.approx(max(distances.values()), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_no_picture_is_chosen_twice_even_when_all_are(method, context, monkeypatch):
+    context = context(method, count=96)
+    pairs = context.encoded.split("train")
+    chosen = rows_chosen(pairs, context, method, monkeypatch)
+    assert sorted(pairs.pairs.links[chosen, 0].tolist()) == list(range(96))
+
+
+def test_forgetting_takes_the_most_forgotten(context, monkeypatch):
+    """Against the history that training writes, asked for once more."""
+    context = context("forgetting", epochs=4, group=16)
+    pairs = context.encoded.split("train")
+    histories = []
+    original = forgetting.forgetting_order
+    monkeypatch.setattr(
+        forgetting, "forgetting_order", lambda right, random: original(histories.append(right) or right, random)
+    )
+    chosen = rows_chosen(pairs, context, "forgetting", monkeypatch)
+    right = histories[0]
+    assert right.shape == (4, len(pairs.pairs.links))
+    assert 0 < right.float().mean() < 1
+    events = forgetting.forgetting_events(right)
+    most_of_each_picture = [
+        events[pairs.pairs.links[:, 0] == picture].max().item() for picture in range(len(pairs.images))
+    ]
+    assert sorted(events[chosen].tolist(), reverse=True) == sorted(most_of_each_picture, reverse=True)[:6]
+
+
+HISTORY = torch.tensor(
+    [
+        # epochs 1 to 5 of one pair
+        [0, 0, 0, 0, 0],  # never learnt
+        [1, 1, 1, 1, 1],  # learnt at once and kept
+        [0, 1, 0, 1, 0],  # forgotten twice
+        [0, 0, 1, 1, 0],  # forgotten once, at the end
+        [1, 0, 0, 0, 1],  # forgotten once, and learnt again
+        [0, 0, 0, 0, 1],  # learnt at last
+        [1, 0, 1, 0, 1],  # forgotten twice, and learnt again
+    ],
+    dtype=torch.bool,
+).T
+
+
+def test_forgetting_events_of_a_history_written_by_hand():
+    assert forgetting.forgetting_events(HISTORY).tolist() == [0, 0, 2, 1, 1, 0, 2]
+    assert forgetting.never_learnt(HISTORY).tolist() == [True, *[False] * 6]
+
+
+def test_most_forgotten_first_never_learnt_last_ties_by_the_seed():
+    orders = set()
+    for seed in range(20):
+        order = forgetting.forgetting_order(HISTORY, torch.Generator().manual_seed(seed)).tolist()
+        assert [set(order[:2]), set(order[2:4]), set(order[4:6]), order[6]] == [{2, 6}, {3, 4}, {1, 5}, 0]
+        again = forgetting.forgetting_order(HISTORY, torch.Generator().manual_seed(seed)).tolist()
+        assert order == again
+        orders.add(tuple(order))
+    assert len(orders) > 4
+
+
+def test_only_the_first_pair_of_a_picture_is_kept():
+    links = torch.tensor([[0, 0], [0, 1], [1, 2], [1, 3], [2, 4]])
+    order = torch.tensor([3, 1, 2, 0, 4])
+    assert forgetting.first_of_each_picture(order, links).tolist() == [3, 1, 4]
+
+
+def links_with(captions, shared=0):
+    """Pictures with so many captions each; the last `shared` pictures also have caption 0."""
+    pictures = torch.arange(len(captions)).repeat_interleave(torch.tensor(captions))
+    links = torch.stack([pictures, torch.arange(len(pictures))], dim=1)
+    also = torch.tensor([[len(captions) - 1 - k, 0] for k in range(shared)], dtype=torch.long).reshape(-1, 2)
+    return torch.cat([links, also])
+
+
+@pytest.mark.parametrize(
+    ("captions", "size"), [([5] * 40, 16), ([1] * 33, 8), ([1, 7, 2, 2, 3, 1, 1, 4], 10), ([2, 2], 128)]
+)
+def test_groups_hold_every_pair_once_and_no_picture_twice(captions, size):
+    links = links_with(captions)
+    groups = forgetting.deal_groups(links, size, torch.Generator().manual_seed(0))
+    assert sorted(torch.cat(groups).tolist()) == list(range(len(links)))
+    sizes = [len(group) for group in groups]
+    assert max(sizes) <= size
+    assert max(sizes) - min(sizes) <= 1
+    for group in groups:
+        assert len(set(links[group, 0].tolist())) == len(group)
+
+
+def test_rank_one_both_ways_is_what_brute_force_finds():
+    random = torch.Generator().manual_seed(3)
+    links = links_with([3] * 12, shared=4)
+    texts = F.normalize(torch.randn(36, 3, generator=random), dim=-1)
+    images = F.normalize(texts[::3] + 0.3 * torch.randn(12, 3, generator=random), dim=-1)
+    groups = forgetting.deal_groups(links, 7, random)
+    right = forgetting.right_pairs(images, texts, links, groups)
+    belong = {tuple(link) for link in links.tolist()}
+    for group in groups:
+        members = links[group].tolist()
+        for row, (image, text) in zip(group.tolist(), members, strict=True):
+            own = images[image] @ texts[text]
+            text_first = all(images[image] @ texts[t] < own for _, t in members if (image, t) not in belong)
+            image_first = all(images[i] @ texts[text] < own for i, _ in members if (i, text) not in belong)
+            assert right[row].item() == (text_first and image_first)
+    assert 0 < right.sum() < len(right)
+
+
+def test_one_way_is_not_enough_and_neither_is_a_tie():
+    nothing_else = torch.eye(2, dtype=torch.bool)
+    images, texts = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert forgetting.find_each_other(images, texts, nothing_else).tolist() == [True, True]
+    one_way = torch.tensor([[0.9, 0.0], [0.95, 1.0]])  # scores: text 1 is ahead of text 0 for picture 0
+    assert forgetting.find_each_other(images, one_way, nothing_else).tolist() == [False, True]
+    alike = torch.ones(2, 2)
+    assert forgetting.find_each_other(alike, alike, nothing_else).tolist() == [False, False]
+    assert forgetting.find_each_other(alike, alike, torch.ones(2, 2, dtype=torch.bool)).tolist() == [True, True]
+    lost = torch.full((2, 2), torch.nan)
+    assert not forgetting.find_each_other(lost, lost, nothing_else).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "change"),
+    [(warmup.Settings, {"epochs": 0}), (forgetting.Settings, {"epochs": 1}), (forgetting.Settings, {"group": 1})],
+)
+def test_settings_that_cannot_work_are_refused(settings, change):
+    with pytest.raises(PairstillError, match=f"{next(iter(change))}.* must be at least"):
+        settings(**change)

@@ -1,0 +1,191 @@
+import functools
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from pairstill import api
+from pairstill.bank import Bank
+from pairstill.errors import PairstillError
+from pairstill.losses import weighted_bce
+from pairstill.methods import lors, tesla
+from pairstill.methods.trajectory import (
+    Material,
+    Span,
+    Student,
+    draw_batches,
+    draw_span,
+    matching_loss,
+    step_by_step,
+    unrolled,
+)
+from pairstill.seeds import generator
+from pairstill.towers.heads import build_head
+from pairstill.towers.model import TwoTower
+from pairstill.training import Recipe
+
+distill = functools.partial(api.distill, student=Recipe(epochs=4, momentum=0.9, batch_size=16))
+BATCHES = [torch.tensor(rows) for rows in ([0, 1, 2], [3, 4, 0], [2, 1, 4])]
+
+
+def two_tower(dropout=0.0, width=6):
+    torch.manual_seed(0)
+    heads = build_head("mlp", 5, width, dropout), build_head("mlp", 4, width, dropout)
+    return TwoTower(nn.Identity(), *heads).double()
+
+
+def problem(similarity=True, dropout=0.0, pairs=5):
+    model = two_tower(dropout)
+    random = torch.Generator().manual_seed(1)
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    shape = {n: torch.randn(p.shape, generator=random, dtype=torch.float64) for n, p in start.items()}
+    span = Span(start, {name: p + 0.1 * shape[name] for name, p in start.items()})
+
+    def leaf(*size, scale=1.0):
+        return (scale * torch.randn(*size, generator=random, dtype=torch.float64)).requires_grad_()
+
+    soft = (torch.eye(pairs, dtype=torch.float64) * 0.8 + 0.1).requires_grad_() if similarity else None
+    lrs = [torch.tensor(lr, dtype=torch.float64, requires_grad=True) for lr in (0.3, 0.2)]
+    return Student(model, 0), span, Material(leaf(pairs, 5), leaf(pairs, 4), *lrs, soft)
+
+
+def all_leaves(data):
+    return [t for t in (data.inputs, data.texts, data.image_lr, data.text_lr, data.similarity) if t is not None]
+
+
+def test_weighted_bce_is_two_means():
+    torch.manual_seed(0)
+    images, texts = (nn.functional.normalize(torch.randn(4, 3, dtype=torch.float64), dim=-1) for _ in range(2))
+    targets = torch.rand(4, 4, dtype=torch.float64)
+    near, far = [], []
+    for i, j in itertools.product(range(4), repeat=2):
+        p = torch.sigmoid(images[i] @ texts[j] / 0.07)
+        entry = -(targets[i, j] * p.log() + (1 - targets[i, j]) * (1 - p).log())
+        (near if targets[i, j] > 0.5 else far).append(entry)
+    expected = (sum(near) / len(near) + sum(far) / len(far)) / 2
+    torch.testing.assert_close(weighted_bce(images, texts, targets), expected)
+
+
+def test_weighted_bce_of_one_kind_only_is_its_mean():
+    images = texts = torch.eye(2)
+    assert torch.isfinite(weighted_bce(images, texts, torch.ones(2, 2)))
+    assert torch.isfinite(weighted_bce(images, texts, torch.zeros(2, 2)))
+
+
+def test_matching_loss_is_one_for_each_tower_of_a_student_that_stays_and_zero_at_the_target():
+    student, span, _ = problem()
+    assert matching_loss(student, span.start, span).item() == pytest.approx(2)
+    assert matching_loss(student, span.target, span).item() == 0
+    only_text = {n: span.target[n] if student.is_text(n) else p for n, p in span.start.items()}
+    assert matching_loss(student, only_text, span).item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("similarity", [False, True])
+def test_the_gradient_of_mtt_equals_finite_differences(similarity):
+    student, span, data = problem(similarity)
+    unrolled(student, span, data, BATCHES).backward()
+    for leaf in all_leaves(data):
+        flat, grad = leaf.data.reshape(-1), leaf.grad.reshape(-1)
+        for index in range(min(len(flat), 6)):
+            kept, losses = flat[index].item(), []
+            for shift in (1e-6, -1e-6):
+                flat[index] = kept + shift
+                losses.append(unrolled(student, span, data, BATCHES).item())
+            flat[index] = kept
+            assert grad[index].item() == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-4, abs=1e-8)
+
+
+def unrolled_with_constant_parameters(student, span, data, batches):
+    """The obvious, memory-hungry form of what TESLA computes."""
+    reached = dict(span.start)
+    for step, rows in enumerate(batches):
+        here = {name: p.detach().requires_grad_() for name, p in reached.items()}
+        slopes = student.gradients(here, data, rows, step, graph=True)
+        reached = {name: p - student.lr(name, data) * slopes[name] for name, p in reached.items()}
+    return matching_loss(student, reached, span)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("similarity", [False, True])
+def test_the_gradient_of_tesla_equals_the_unroll_with_each_steps_parameters_detached(similarity, dropout):
+    student, span, data = problem(similarity, dropout)
+    expected_loss = unrolled_with_constant_parameters(student, span, data, BATCHES)
+    expected = torch.autograd.grad(expected_loss, all_leaves(data))
+    loss = step_by_step(student, span, data, BATCHES)
+    torch.testing.assert_close(loss, expected_loss.detach(), rtol=1e-12, atol=0)
+    for leaf, wanted in zip(all_leaves(data), expected, strict=True):
+        torch.testing.assert_close(leaf.grad, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_the_gradient_of_tesla_is_not_that_of_mtt_but_their_losses_are_the_same():
+    student, span, data = problem()
+    exact = unrolled(student, span, data, BATCHES)
+    whole = torch.autograd.grad(exact, data.texts)[0]
+    assert step_by_step(student, span, data, BATCHES).item() == pytest.approx(exact.item(), rel=1e-12)
+    assert not torch.allclose(data.texts.grad, whole, rtol=1e-3)
+
+
+def most_memory(work):
+    with torch.profiler.profile(profile_memory=True) as profile:
+        work()
+    sizes = [e.nbytes() for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return max(itertools.accumulate(sizes))
+
+
+def test_memory_of_tesla_does_not_grow_with_the_students_steps_and_that_of_mtt_does():
+    student, span, data = problem(pairs=5)
+    few, many = ([BATCHES[i % 3] for i in range(steps)] for steps in (4, 32))
+    step_by_step(student, span, data, few)  # gradients exist from here on
+    tesla_few, tesla_many = (most_memory(lambda b=b: step_by_step(student, span, data, b)) for b in (few, many))
+    mtt_few, mtt_many = (most_memory(lambda b=b: unrolled(student, span, data, b).backward()) for b in (few, many))
+    assert tesla_many <= 1.05 * tesla_few
+    assert mtt_many > 4 * mtt_few
+
+
+def test_a_span_is_two_epochs_of_one_expert(tmp_path):
+    def epoch(number):
+        return {"w": torch.full((2,), float(number))}
+
+    bank = Bank.create(tmp_path, epoch(0), {}, "d", {})
+    bank.add(0, [epoch(n) for n in (1, 2, 3)])
+    bank.add(1, [epoch(n) for n in (11, 12, 13)])
+    found = set()
+    for seed in range(60):
+        span = draw_span(bank, generator(seed), 2, 2, torch.device("cpu"))
+        found.add((span.start["w"][0].item(), span.target["w"][0].item()))
+    assert found == {(0, 2), (1, 3), (0, 12), (11, 13)}
+    with pytest.raises(PairstillError, match="expert-epochs"):
+        draw_span(bank, generator(0), 4, 2, torch.device("cpu"))
+
+
+def test_batches_go_through_all_pairs_before_any_comes_again():
+    batches = draw_batches(10, 5, 5, generator(0))
+    assert [len(rows) for rows in batches] == [5] * 5
+    assert sorted(torch.cat(batches[:2]).tolist()) == sorted(torch.cat(batches[2:4]).tolist()) == list(range(10))
+    assert len(draw_batches(3, 20, 2, generator(0))[0]) == 3
+
+
+@pytest.mark.parametrize("towers", ["heads", "full"])
+def test_lors_of_rank_0_with_a_fixed_diagonal_is_tesla(towers, request, tmp_path):
+    data, bank = request.getfixturevalue(f"{towers}_data"), request.getfixturevalue(f"{towers}_bank")
+    common = tesla.Settings(iterations=2, check_every=2, inner_steps=2, inner_batch=4, image_lr=1.0, text_lr=1.0)
+    as_tesla = distill(data, tmp_path / "tesla", "tesla", 6, bank, settings=common)
+    same = lors.Settings(**vars(common), rank=0, similarity_lr=0.0)
+    as_lors = distill(data, tmp_path / "lors", "lors", 6, bank, settings=same)
+    assert torch.equal(as_tesla.images, as_lors.images)
+    assert torch.equal(as_tesla.texts, as_lors.texts)
+    assert torch.equal(as_tesla.similarity, as_lors.similarity)
+    assert as_tesla.info["student"] == as_lors.info["student"]
+    learnt = lors.Settings(**vars(common), rank=2, similarity_lr=0.1)
+    with_similarity = distill(data, tmp_path / "learnt", "lors", 6, bank, settings=learnt)
+    assert not torch.equal(with_similarity.similarity, as_tesla.similarity)
+
+
+def test_settings_that_make_no_sense_are_said():
+    for bad in ({"inner_steps": 0}, {"inner_batch": 1}, {"momentum": 1.0}, {"student_lr": 0.0}):
+        with pytest.raises(PairstillError, match=next(iter(bad))):
+            replace(tesla.Settings(), **bad)
+    with pytest.raises(PairstillError, match="rank"):
+        lors.Settings(rank=-1)
