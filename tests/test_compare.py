@@ -2,6 +2,10 @@ import csv
 import json
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from pairstill.compare.tables import as_markdown
 from pairstill.distilled import load
 from pairstill.errors import PairstillError
 from pairstill.evaluation import with_nearest_captions
+from pairstill.files import locked
 from tests.conftest import TINY_HEADS
 
 TOWERS = TINY_HEADS.to_dict()
@@ -169,3 +174,44 @@ def test_published_figures_stand_beside(tmp_path):
     record = {"label": "mdm", "method": "mdm", "pairs": 100, "mean": 17.0, "mean_std": 0.5}
     record |= {f"{way}{k}": 1.0 for way in ("ir", "tr") for k in (1, 5, 10)}
     assert as_markdown(study, [record]).splitlines()[-1].endswith("| 17.0 ± 0.5 | 21.9 |")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_comparison_leaves_no_row_running_and_can_go_on(how, heads_data, tmp_path):
+    endless = {**MDM, "settings": {"iterations": 100_000, "check_every": 100_000, "real_batch": 8}}
+    path, out = recipe(tmp_path, [endless], name="long.yaml"), tmp_path / "out"
+    command = [sys.executable, "-m", "pairstill.cli", "compare", str(path), "--out", str(out)]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen([*command, "--data", str(heads_data.folder)], stderr=log, stdout=log)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not any(
+        '"step"' in events.read_text() for events in out.glob("sets/*/run/events.jsonl")
+    ):
+        time.sleep(0.2)
+    process.send_signal(how)
+    process.wait(timeout=60)
+    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    while time.monotonic() < deadline and not list(out.glob("sets/*/run/checkpoint.safetensors")):
+        time.sleep(0.2)
+    time.sleep(1)
+    size = next(out.glob("sets/*/run/events.jsonl")).stat().st_size
+    time.sleep(1)
+    assert next(out.glob("sets/*/run/events.jsonl")).stat().st_size == size  # nobody writes any more
+    if how == signal.SIGINT:
+        assert "Continue with:  pairstill compare" in (tmp_path / "log").read_text()
+
+
+def test_a_lock_makes_others_wait(tmp_path):
+    order = []
+
+    def other():
+        with locked(tmp_path / "a.lock"):
+            order.append("other")
+
+    with locked(tmp_path / "a.lock"):
+        thread = threading.Thread(target=other)
+        thread.start()
+        time.sleep(0.2)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "other"]

@@ -189,3 +189,23 @@ def test_settings_that_make_no_sense_are_said():
             replace(tesla.Settings(), **bad)
     with pytest.raises(PairstillError, match="rank"):
         lors.Settings(rank=-1)
+
+
+@pytest.mark.parametrize("name", ["test_efficientnet@random", "test_resnet@random"])
+def test_backbones_with_batch_norms_can_be_matched(name):
+    from pairstill.towers import Towers, build_model, load_image_encoder
+
+    towers = Towers(image=name, image_size=32, train="full", dropout=0.0)
+    model = build_model(towers, load_image_encoder(name), 4, 0)
+    start = {n: p.detach().clone() for n, p in model.named_parameters()}
+    span = Span(start, {n: p + 0.01 * torch.randn(p.shape) for n, p in start.items()})
+    lrs = [torch.tensor(0.1, requires_grad=True) for _ in range(2)]
+    data = Material(torch.randn(5, 3, 32, 32, requires_grad=True), torch.randn(5, 4, requires_grad=True), *lrs)
+    for gradient in (
+        lambda: unrolled(Student(model, 0), span, data, BATCHES[:2]).backward(),
+        lambda: step_by_step(Student(model, 0), span, data, BATCHES[:2]),
+    ):
+        data.inputs.grad = None
+        gradient()
+        assert torch.isfinite(data.inputs.grad).all()
+        assert data.inputs.grad.abs().sum() > 0

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pairstill.errors import PairstillError
-from pairstill.files import digest_of, read_json, sha256, write_json
+from pairstill.files import digest_of, locked, read_json, sha256, write_json
 from pairstill.pairs import PairDataset
 from pairstill.pictures import load_pixels
 from pairstill.progress import progress
@@ -104,13 +104,25 @@ def cached_matrix(
     `compute(start)` yields blocks of rows from row `start` on. Blocks are written as they come, with a note of how
     far it got, so that a killed run goes on where it was; the file has its final name only when it is whole.
     """
+    if not _is_whole(path):
+        with locked(path.with_suffix(".lock")):
+            if not _is_whole(path):  # another process may have made it while this one waited
+                _make(path, shape, dtype, compute, label)
+    return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a matrix is there and is the one that was written."""
     record = path.with_suffix(".json")
-    if path.exists() and record.exists():
-        if sha256(path) == read_json(record)["sha256"]:
-            return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
-        path.unlink()  # damaged: it is only a cache
+    return path.exists() and record.exists() and sha256(path) == read_json(record)["sha256"]
+
+
+def _make(
+    path: Path, shape: tuple[int, ...], dtype: str, compute: Callable[[int], Iterator[Matrix]], label: str
+) -> None:
+    path.unlink(missing_ok=True)  # damaged: it is only a cache
+    record = path.with_suffix(".json")
     partial, note = path.with_suffix(".partial.npy"), path.with_suffix(".partial.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         _fill(partial, note, shape, dtype, compute, label)
         partial.replace(path)
@@ -120,7 +132,6 @@ def cached_matrix(
         raise PairstillError(
             f"could not write {path}: {error.strerror or error}. Free some space and run again."
         ) from error
-    return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
 
 
 def reserve(path: Path) -> None:

@@ -44,6 +44,21 @@ def atomic(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`, so that processes that do the same work wait for one another.
+
+    The system lets go of it when the process ends, however it ends. Where there are no such locks, nobody waits.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        with contextlib.suppress(ImportError):
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _sync_folder(folder: Path) -> None:
     """Make a rename in `folder` durable, where the system allows folders to be opened."""
     with contextlib.suppress(OSError):

@@ -83,6 +83,8 @@ class Recipe:
     text_lr: float | None = None
 
     def __post_init__(self) -> None:
+        if self.text_lr is not None and not self.text_lr > 0:
+            raise PairstillError(f"a training recipe needs text_lr > 0, not {self.text_lr}.")
         if self.epochs < 1 or self.batch_size < 2 or not self.lr > 0:
             raise PairstillError(
                 f"a training recipe needs epochs >= 1, batch_size >= 2 and lr > 0, not {self.epochs}, "
@@ -125,7 +127,10 @@ def train(
     """
     groups = [
         {"params": list(model.image_parameters().values()), "full_lr": recipe.lr},
-        {"params": list(model.text_parameters().values()), "full_lr": recipe.text_lr or recipe.lr},
+        {
+            "params": list(model.text_parameters().values()),
+            "full_lr": recipe.lr if recipe.text_lr is None else recipe.text_lr,
+        },
     ]
     optimiser = torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
     for epoch in range(done, recipe.epochs):

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import resource
+import multiprocessing
+import os
+import signal
 import statistics
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pairstill.api import Device, device_named
 from pairstill.bank import Bank
 from pairstill.compare.study import Entry, Study, settings_of
 from pairstill.distillation import distill
 from pairstill.distilled import DistilledSet
 from pairstill.errors import PairstillError
 from pairstill.evaluation import Row, evaluate, evaluate_full, with_nearest_captions
-from pairstill.files import digest_of, write_json
+from pairstill.files import digest_of, locked, write_json
 from pairstill.methods import METHODS
 from pairstill.prepared import Prepared, open_prepared
 from pairstill.protocols import protocol_named
@@ -47,7 +51,7 @@ class Job:
     fingerprint: str
     bank: Path | None
     out: Path
-    device: str = "cpu"
+    device: Device = "cpu"
     threads: int | None = None
 
     def set_key(self) -> str:
@@ -85,8 +89,11 @@ def run_job(job: Job) -> None:
     """Do a job; an error is written down, so that the table can say it."""
     import torch
 
+    os.setpgrp()  # Ctrl-C goes to the parent, which passes it on, once
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
     if job.threads:
         torch.set_num_threads(job.threads)
+    device_named(job.device)  # on a GPU, what makes it repeat
     try:
         write_json(job.result, _do(job))
         job.failure.unlink(missing_ok=True)
@@ -98,6 +105,14 @@ def run_job(job: Job) -> None:
     except Exception as error:
         write_json(job.failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
         sys.exit(1)
+
+
+def _stop_with_parent() -> None:
+    """When the parent is gone, however it went, save and end as on Ctrl-C."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def _do(job: Job) -> dict[str, Any]:
@@ -117,19 +132,21 @@ def _do(job: Job) -> dict[str, Any]:
 
 def _distil(job: Job, data: Prepared, towers: Towers) -> DistilledSet:
     entry, study = job.entry, job.study
-    bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank else None
-    return distill(
-        data.encoded(towers, device=job.device),
-        job.set_folder,
-        entry.method,
-        entry.pairs,
-        protocol_named(study.protocol),
-        bank,
-        settings_of(entry.method, entry.settings),
-        study.seed,
-        resume=True,
-        student=study.student,
-    )
+    needs_bank = METHODS[entry.method].needs_bank
+    bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and needs_bank else None
+    with locked(job.set_folder.with_name(f"{job.set_folder.name}.lock")):  # rows may share a set
+        return distill(
+            data.encoded(towers, device=job.device),
+            job.set_folder,
+            entry.method,
+            entry.pairs,
+            protocol_named(study.protocol),
+            bank,
+            settings_of(entry.method, entry.settings),
+            study.seed,
+            resume=True,
+            student=study.student,
+        )
 
 
 def _score(job: Job, data: Prepared, towers: Towers, made: DistilledSet) -> Row:
@@ -157,8 +174,17 @@ def cost_of(run: Path, made: DistilledSet) -> dict[str, Any]:
 
 
 def _record(job: Job, row: Row, cost: dict[str, Any]) -> dict[str, Any]:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"label": job.entry.label, "texts": job.entry.texts, **row.to_dict(), **cost, "peak_mib": round(peak)}
+    return {"label": job.entry.label, "texts": job.entry.texts, **row.to_dict(), **cost, "peak_mib": peak_mib()}
+
+
+def peak_mib() -> int | None:
+    """The most memory that this process had resident, where the system tells."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    kilobytes = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return round(int(kilobytes[0]) / 1024) if kilobytes else None
 
 
 def _safe(name: str) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+from rich.markup import escape
 
 from pairstill import api
 from pairstill.compare.figures import write_curves
@@ -47,14 +50,15 @@ def compare(
     prepared = _data(study, out, data, device)
     bank = _bank(study, out, prepared, device)
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None
-    where = api.device_named(device)
+    where: api.Device = "cuda" if api.device_named(device) == "cuda" else "cpu"
     fingerprint = prepared.dataset.fingerprint
     todo = [Job(entry, study, prepared.folder, fingerprint, bank, out, where, threads) for entry in study.entries]
     missing = list({job.key(): job for job in todo if not job.result.exists()}.values())
     if len(missing) < len(todo):
         console.print(f"{len(todo) - len(missing)} of {len(todo)} rows are there already")
     _run_all(missing, todo, study, out, jobs)
-    write_curves(out, study.name, {f"{j.entry.label}, {j.entry.pairs}": j.set_folder / "run" for j in todo})
+    runs = {job.set_folder / "run": f"{job.entry.label}, {job.entry.pairs}" for job in reversed(todo)}
+    write_curves(out, study.name, {label: run for run, label in reversed(runs.items())})
     return _collect(todo, study, out)
 
 
@@ -68,7 +72,7 @@ def _data(study: Study, out: Path, data: str | Path | None, device: api.Device) 
         prepared = replace(open_prepared(place), towers=towers)
         api.cache_features(prepared.encoded(workers=2, device=api.device_named(device)))  # once, not in every row
         return prepared
-    return api.prepare(place, out / "data", towers, workers=2)
+    return api.prepare(place, out / "data", towers, workers=2, device=device)
 
 
 def _bank(study: Study, out: Path, data: Prepared, device: api.Device) -> Path | None:
@@ -90,6 +94,7 @@ def _run_all(missing: Sequence[Job], todo: Sequence[Job], study: Study, out: Pat
         while waiting or running:
             while waiting and len(running) < at_once:
                 job = waiting.pop(0)
+                job.failure.unlink(missing_ok=True)
                 process: BaseProcess = spawn.Process(target=run_job, args=(job,))
                 process.start()
                 running[process.pid or 0] = process, job
@@ -103,15 +108,17 @@ def _run_all(missing: Sequence[Job], todo: Sequence[Job], study: Study, out: Pat
                     _collect(todo, study, out)
                     left = (time.monotonic() - begin) / done * (len(missing) - done)
                     console.print(f"{done}/{len(missing)} rows done, about {duration(left)} left", highlight=False)
-    except KeyboardInterrupt:
-        for process, _ in running.values():  # Ctrl-C reached them too: each saves its state and ends
+    finally:  # whatever ended the loop: each row that still runs saves its state and ends
+        for process, _ in running.values():
+            if process.is_alive() and process.pid:
+                os.kill(process.pid, signal.SIGINT)
+        for process, _ in running.values():
             process.join()
-        raise
 
 
 def _say(job: Job, number: int, count: int) -> None:
     budget = f", {job.entry.pairs} pairs" if job.entry.pairs else ""
-    console.print(f"[bold]{number}/{count}[/] {job.entry.label}{budget}", soft_wrap=True)
+    console.print(f"[bold]{number}/{count}[/] {escape(job.entry.label)}{budget}", soft_wrap=True)
 
 
 def _finish(process: BaseProcess, job: Job) -> None:
@@ -125,7 +132,8 @@ def _finish(process: BaseProcess, job: Job) -> None:
         how = f"was killed by signal {-(process.exitcode or 0)}" if killed else f"ended with code {process.exitcode}"
         hint = " (out of memory?)" if process.exitcode == -9 else ""
         write_json(job.failure, {"error": f"its process {how}{hint}"})
-    console.print(f"[red]failed:[/] {job.entry.label}: {read_json(job.failure)['error']}", soft_wrap=True)
+    reason = escape(f"{job.entry.label}: {read_json(job.failure)['error']}")
+    console.print(f"[red]failed:[/] {reason}", soft_wrap=True)
 
 
 def _collect(todo: Sequence[Job], study: Study, out: Path) -> list[dict[str, Any]]:

@@ -98,9 +98,7 @@ class Student:
     def gradients(self, parameters: Parameters, data: Material, rows: Tensor, step: int, graph: bool) -> Parameters:
         """The gradient of the student's loss on some rows; with `graph`, one that can be differentiated again."""
         with global_seed(self._seed, "student", step):
-            images, texts = torch.func.functional_call(
-                self._model, parameters, (data.inputs[rows], data.texts[rows]), strict=True
-            )
+            images, texts = torch.func.functional_call(self._model, parameters, (data.inputs[rows], data.texts[rows]))
         if data.similarity is None:
             loss = info_nce(images, texts)
         else:
@@ -177,4 +175,7 @@ def _tracked(parameters: Mapping[str, Tensor]) -> Parameters:
 
 
 def _accumulate(leaf: Tensor, grad: Tensor) -> None:
-    leaf.grad = grad if leaf.grad is None else leaf.grad + grad
+    if leaf.grad is None:
+        leaf.grad = grad
+    else:
+        leaf.grad.add_(grad)
