@@ -125,6 +125,12 @@ def test_keys_change_with_what_a_row_depends_on_and_with_nothing_else(tmp_path):
         ({"sedes": 3}, "seeds"),
         ({"student": {"epoch": 3}}, "epochs"),
         ({"protocol": "mdm"}, "full"),
+        ({"rows": [{"method": "mdm", "settings": {"teacher": "mergd"}}]}, "merged"),
+        ({"rows": [{"method": "mdm", "settings": {"image_lr": "fast"}}]}, "must be a number"),
+        ({"rows": [{"method": "mdm", "experts": 0}]}, "experts must be at least 1"),
+        ({"rows": [{"method": "mdm", "student": {"imag": "x"}}]}, "image"),
+        ({"seeds": 0}, "seeds must be at least 1"),
+        ({"towers": None}, "mapping"),
     ],
 )
 def test_a_wrong_recipe_is_said_before_anything_is_computed(tmp_path, change, message):
@@ -141,6 +147,14 @@ def test_every_study_that_comes_with_the_project_can_be_read(path):
     study = read_study(path)
     assert len(study.entries) > 3
     assert len({(entry.label, entry.pairs) for entry in study.entries}) == len(study.entries)
+
+
+def test_numbers_that_yaml_takes_for_texts_are_numbers(tmp_path):
+    rows = [{"method": "mdm", "settings": {"image_lr": 100}}, {"method": "mdm", "settings": {"image_lr": "1e2"}}]
+    study = read_study(recipe(tmp_path, rows, student={"lr": "1e-2"}))
+    assert study.student.lr == 0.01
+    jobs = [Job(entry, study, tmp_path, "data", tmp_path, tmp_path) for entry in study.entries]
+    assert jobs[0].key() == jobs[1].key()
 
 
 def test_data_that_nobody_names_is_asked_for(tmp_path):

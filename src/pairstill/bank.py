@@ -63,7 +63,12 @@ class Bank:
         dataset: str,
         recipe: Mapping[str, Any],
     ) -> Bank:
-        """Start an empty bank. `dataset` is the fingerprint of the dataset that the experts are trained on."""
+        """Start an empty bank. `dataset` is the fingerprint of the dataset that the experts are trained on.
+
+        Epochs that another bank left in the folder are removed: nothing vouches for them.
+        """
+        for left in folder.glob("expert-*/epoch-*.safetensors"):
+            left.unlink()
         write_tensors(folder / "anchor.safetensors", anchor)
         manifest = {
             "towers": dict(towers),

@@ -19,7 +19,7 @@ from pairstill.protocols import Protocol
 from pairstill.run import Run
 from pairstill.seeds import derive
 from pairstill.students import Candidate, as_training_pairs, learnt_recipe, train_student
-from pairstill.training import STUDENT_RECIPE, Recipe
+from pairstill.training import STUDENT_RECIPE, Recipe, TrainingDiverged
 
 SELECTION_STUDENTS = 2
 """Students behind each score by which an iteration is chosen; the figure itself is taken with others."""
@@ -92,7 +92,10 @@ def _selection_score(encoded: Encoded, protocol: Protocol, recipe: Recipe, seed:
         pairs = as_training_pairs(encoded, candidate, dsa if protocol.augment else None)
         learnt = learnt_recipe(recipe, candidate.recipe)
         seeds = (derive(seed, "selection", number) for number in range(SELECTION_STUDENTS))
-        recalls = [train_student(encoded, pairs, split, student, learnt).last for student in seeds]
+        try:
+            recalls = [train_student(encoded, pairs, split, student, learnt).last for student in seeds]
+        except TrainingDiverged:  # with step sizes that were learnt it may: a bad candidate, not the end
+            return Recall(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         fields = [field.name for field in dataclasses.fields(Recall)]
         return Recall(**{name: statistics.fmean(getattr(recall, name) for recall in recalls) for name in fields})
 

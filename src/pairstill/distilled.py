@@ -47,6 +47,10 @@ class DistilledSet(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
                 f"a distilled set has as many texts and captions as images, not {len(self.texts)} texts and "
                 f"{len(self.captions)} captions for {count} images."
             )
+        if self.similarity is not None and self.similarity.shape != (count, count):
+            raise PairstillError(
+                f"the similarity of {count} pairs is [{count}, {count}], not {list(self.similarity.shape)}."
+            )
         if not (torch.isfinite(self.images).all() and torch.isfinite(self.texts).all()):
             raise PairstillError("a distilled set must be finite: it has NaN or infinite values.")
 

@@ -16,6 +16,10 @@ from pairstill.seeds import generator, global_seed
 from pairstill.towers import TwoTower
 
 
+class TrainingDiverged(PairstillError):
+    """The loss left the finite world."""
+
+
 class Inputs(Protocol):
     """What the image tower reads, by row: features in towers `heads`, normalised pixels in `full`."""
 
@@ -165,4 +169,4 @@ def _train_epoch(
         loss.backward()
         optimiser.step()
     if not torch.isfinite(loss):
-        raise PairstillError(f"training diverged: the loss became {loss.item()} with lr {recipe.lr}. Lower the lr.")
+        raise TrainingDiverged(f"training diverged: the loss became {loss.item()} with lr {recipe.lr}. Lower the lr.")

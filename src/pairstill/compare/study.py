@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,11 +90,15 @@ def read_study(path: Path) -> Study:
     known = [field.name for field in dataclasses.fields(Study) if field.name not in ("name", "entries")]
     _refuse_unknown(values, known, f"{path}: setting")
     for name, default in (("expert", EXPERT_RECIPE), ("student", STUDENT_RECIPE)):
-        changes = values.get(name, {})
-        _refuse_unknown(changes, [field.name for field in dataclasses.fields(Recipe)], f"{path}: {name} setting")
-        values[name] = dataclasses.replace(default, **changes)
-    towers = Towers.from_dict(values.get("towers", {}))
-    protocol_named(values.get("protocol", "clean")).check(towers)
+        values[name] = dataclasses.replace(default, **checked(Recipe, values.get(name, {}), f"{path}: {name} setting"))
+    values["towers"] = Towers.from_dict(
+        checked(Towers, values.get("towers", {}), f"{path}: setting of towers")
+    ).to_dict()
+    values = checked(Study, values, f"{path}: setting")
+    for name in ("experts", "seeds"):
+        if values.get(name, 1) < 1:
+            raise PairstillError(f"{path}: {name} must be at least 1, not {values[name]}.")
+    protocol_named(values.get("protocol", "clean")).check(Towers.from_dict(values["towers"]))
     entries = [entry for number, row in enumerate(raw["rows"], 1) for entry in _entries(row, f"{path}, row {number}")]
     return Study(**{"name": path.stem, "title": path.stem, **values}, entries=tuple(entries))
 
@@ -112,18 +117,44 @@ def _entries(row: Any, where: str) -> list[Entry]:
     for budget in budgets:
         if not isinstance(budget, int) or (budget < 1 and method != "full"):
             raise PairstillError(f"{where}: pairs must be whole numbers of at least 1, not {budget!r}.")
-    if row.get("texts", "as-is") not in ("as-is", "nearest"):
-        raise unknown(f"{where}: texts", str(row["texts"]), ("as-is", "nearest"))
     rest = {key: value for key, value in row.items() if key not in ("method", "pairs", "label")}
+    rest = checked(Entry, rest, where)
+    if rest.get("experts") is not None and rest["experts"] < 1:
+        raise PairstillError(f"{where}: experts must be at least 1, not {rest['experts']}.")
+    rest["student"] = checked(Towers, rest.get("student", {}), f"{where}: setting of student")
     return [Entry(method, budget, str(row.get("label", method)), **rest) for budget in budgets]
 
 
 def settings_of(method: str, changes: Mapping[str, Any], where: str = "") -> Any:
     """A method's settings with some changed, or an error that says where."""
     kind = method_named(method).settings
-    known = [field.name for field in dataclasses.fields(kind)]
-    _refuse_unknown(changes, known, f"{where}: setting of {method}")
-    return kind(**changes)
+    return kind(**checked(kind, changes, f"{where}: setting of {method}"))
+
+
+def checked(kind: type, changes: Any, what: str) -> dict[str, Any]:
+    """Values for some fields of a dataclass, of the types that it declares; `1e3`, a text to YAML, is a number here."""
+    hints = typing.get_type_hints(kind)
+    _refuse_unknown(changes, list(hints), what)
+    return {name: _as(hints[name], value, f"{what} {name}") for name, value in changes.items()}
+
+
+def _as(hint: Any, value: Any, what: str) -> Any:
+    """A value of the type `hint`: numbers and choices are checked, all else is left as it is."""
+    wanted = [option for option in typing.get_args(hint) or (hint,) if option is not type(None)]
+    if value is None and len(wanted) < len(typing.get_args(hint)):
+        return None
+    if typing.get_origin(hint) is Literal:
+        if value not in wanted:
+            raise unknown(what, str(value), [str(option) for option in wanted])
+        return value
+    try:
+        if wanted == [float] and not isinstance(value, bool):
+            return float(value)
+        if wanted == [int] and (isinstance(value, bool) or int(value) != value):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise PairstillError(f"{what} must be a number, not {value!r}.") from None
+    return value
 
 
 def _refuse_unknown(values: Any, known: list[str], what: str) -> None:
