@@ -131,4 +131,4 @@ def test_a_disk_that_takes_no_more_is_said_and_nothing_is_left(kind, tmp_path):
     assert "error: could not write" in done.stderr
     assert "Traceback" not in done.stderr
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert left <= {"run.json", "config.yaml", "m.partial.npy"}
+    assert left <= {"run.json", "config.yaml", "m.partial.npy", "m.lock"}

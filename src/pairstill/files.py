@@ -48,10 +48,15 @@ def atomic(path: Path) -> Iterator[Path]:
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file `path`, so that processes that do the same work wait for one another.
 
-    The system lets go of it when the process ends, however it ends. Where there are no such locks, nobody waits.
+    The system lets go of it when the process ends, however it ends. Where there are no such locks, nobody waits. The
+    empty file stays: to remove it would let two others in, one with the old file and one with a new one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = path.open("a")
+    except OSError as error:
+        raise PairstillError(f"could not write {path}: {error.strerror or error}. Choose another folder.") from error
+    with opened as file:
         with contextlib.suppress(ImportError):
             import fcntl
 
