@@ -2,7 +2,7 @@
 
     python -m benchmarks.step
 
-Every figure is a ratio of medians of interleaved runs in this process, because machines are noisy. Data and weights
+Every figure is a median of the ratios of interleaved runs in this process, because machines are noisy. Data and weights
 are made here: no dataset is needed. Writes results/step.csv and results/memory.csv.
 
 - `overhead`: a whole iteration of MDM (draw and merge a teacher, swap its weights, encode, loss, backward, update),
@@ -159,16 +159,21 @@ def published_step(made: Made, bank: Bank, images: Tensor, texts: Tensor, folder
     return step
 
 
-def race(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, interleaved, after one round to warm up."""
+def race(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each, round by round, each round in the other order, after one round to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds + 1):
-        for name, step in steps.items():
+        for name in list(steps)[:: 1 if number % 2 else -1]:
             begin = time.perf_counter()
-            step()
+            steps[name]()
             if number:
                 seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return seconds
+
+
+def over(seconds: dict[str, list[float]], one: str, other: str) -> float:
+    """The median over all rounds of how much longer `one` took: a machine that slows down slows both of a round."""
+    return statistics.median(a / b for a, b in zip(seconds[one], seconds[other], strict=True))
 
 
 def pairs_of(towers: Towers, count: int) -> SyntheticPairs:
@@ -195,22 +200,23 @@ def measure_steps(rounds: int) -> list[dict[str, object]]:
             bank = make_bank(made, Path(folder) / "bank")
             synthetic = pairs_of(towers, count)
             ours = our_step(made, bank, synthetic)
-            found = race({"ours": ours, "bare": bare_step(made, pairs_of(towers, count))}, rounds)
+            turns = rounds if towers.train == "heads" else 3 * rounds  # short steps: more of them
+            found = race({"ours": ours, "bare": bare_step(made, pairs_of(towers, count))}, turns)
             published: dict[str, object] = {"published_over_ours": "", "published_alone_over_ours": ""}
             if towers == REGNET:  # in a race of its own: it leaves caches and heap in a state that ours would pay for
                 start = pairs_of(towers, count)
                 theirs = published_step(made, bank, start.images.detach(), start.texts.detach(), Path(folder))
                 beside = race({"ours": ours, "published": theirs}, rounds)
                 published = {
-                    "published_over_ours": round(beside["published"] / beside["ours"], 2),
-                    "published_alone_over_ours": round(published_alone(rounds) / found["ours"], 2),
+                    "published_over_ours": round(over(beside, "published", "ours"), 2),
+                    "published_alone_over_ours": round(published_alone(rounds) / statistics.median(found["ours"]), 2),
                 }
         rows.append(
             {
                 "towers": towers.describe(),
                 "pairs": count,
-                "ours_seconds": round(found["ours"], 3),
-                "ours_over_bare": round(found["ours"] / found["bare"], 3),
+                "ours_seconds": round(statistics.median(found["ours"]), 3),
+                "ours_over_bare": round(over(found, "ours", "bare"), 3),
                 **published,
                 "rounds": rounds,
             }
@@ -232,7 +238,7 @@ def time_published(rounds: int) -> None:
         made, start = Made(REGNET, 64), pairs_of(REGNET, 64)
         bank = make_bank(made, Path(folder) / "bank")
         step = published_step(made, bank, start.images.detach(), start.texts.detach(), Path(folder))
-        print(race({"published": step}, rounds)["published"])
+        print(statistics.median(race({"published": step}, rounds)["published"]))
 
 
 def peak_of(kind: str) -> None:
