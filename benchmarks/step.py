@@ -41,6 +41,7 @@ from pairstill.losses import agreement, discrepancy, info_nce, kernel_energy
 from pairstill.merge import merge, merge_ratio
 from pairstill.methods import mdm
 from pairstill.methods.synthetic import SyntheticPairs
+from pairstill.methods.under_teachers import encode_real_batch
 from pairstill.seeds import generator
 from pairstill.teacher import Teacher
 from pairstill.teachers import TEACHERS
@@ -85,7 +86,7 @@ def make_bank(made: Made, folder: Path, experts: int = 3, epochs: int = 3) -> Ba
 
 
 def our_step(made: Made, bank: Bank, synthetic: SyntheticPairs) -> Callable[[], None]:
-    """One iteration, exactly as `methods/mdm.py` does it."""
+    """One iteration, exactly as `methods/under_teachers.py` does it."""
     settings = mdm.Settings()
     teacher = Teacher(made)  # type: ignore[arg-type]
     split = _Split(made.pairs)
@@ -94,7 +95,7 @@ def our_step(made: Made, bank: Bank, synthetic: SyntheticPairs) -> Callable[[], 
     def step() -> None:
         random = generator(0, "mdm", next(count))
         teacher.load(TEACHERS["merged"](bank, random, 2, 0.5))
-        real = mdm.encode_real_batch(split, teacher, settings.real_batch, random)  # type: ignore[arg-type]
+        real = encode_real_batch(split, teacher, settings.real_batch, random)  # type: ignore[arg-type]
         encoded = teacher(made.front(synthetic.pixels(teacher.device)), synthetic.texts)
         loss, _ = mdm.objective(real, encoded, settings)
         synthetic.update(loss, settings.clip)

@@ -24,14 +24,9 @@ from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
 from pairstill.errors import PairstillError
 from pairstill.losses import FEATURE_SETS
-from pairstill.methods.contract import Context, Method, finished
-from pairstill.methods.mdm import Init, encode_real_batch
-from pairstill.methods.optimise import optimise
-from pairstill.methods.start import start
-from pairstill.methods.synthetic import SyntheticPairs
-from pairstill.seeds import generator
-from pairstill.teacher import Teacher
-from pairstill.teachers import TEACHERS
+from pairstill.methods.contract import Context, Method
+from pairstill.methods.mdm import Init
+from pairstill.methods.under_teachers import distil_under_teachers
 
 MATCHED = {"modalities": ("singles",), "joint": ("joint",), "both": ("singles", "joint")}
 """What `match` means, as names of `losses.FEATURE_SETS`."""
@@ -81,27 +76,16 @@ class Settings:
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Distil `pairs` into `context.count` synthetic pairs."""
-    settings: Settings = context.settings
-    bank = context.need_bank()
-    teacher = Teacher(context.encoded)
+    return distil_under_teachers(pairs, context, "dm", objective)
 
-    def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
-        random = generator(context.seed, "dm", iteration)
-        teacher.load(TEACHERS[settings.teacher](bank, random, settings.merged_experts, settings.alpha))
-        real = encode_real_batch(pairs, teacher, settings.real_batch, random)
-        encoded = teacher(
-            context.encoded.through_front(synthetic.pixels(teacher.device)), synthetic.texts.to(teacher.device)
-        )
-        gaps = mean_gaps(real, encoded, settings.match)
-        loss = torch.stack(list(gaps.values())).sum()
-        synthetic.update(loss, settings.clip)
-        return {"loss": loss.item(), **{name: gap.item() for name, gap in gaps.items()}}
 
-    synthetic = SyntheticPairs(
-        *start(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum
-    )
-    chosen = optimise(context, "dm", synthetic, step, settings.iterations, settings.check_every)
-    return finished(pairs, context, "dm", chosen.images, chosen.texts, chosen=chosen.provenance())
+def objective(
+    real: tuple[Tensor, Tensor], synthetic: tuple[Tensor, Tensor], settings: Settings
+) -> tuple[Tensor, dict[str, float]]:
+    """The total loss and its terms, from unit vectors (images, texts): real [m, d], synthetic [n, d]."""
+    gaps = mean_gaps(real, synthetic, settings.match)
+    loss = torch.stack(list(gaps.values())).sum()
+    return loss, {"loss": loss.item(), **{name: gap.item() for name, gap in gaps.items()}}
 
 
 def mean_gaps(real: tuple[Tensor, Tensor], synthetic: tuple[Tensor, Tensor], match: str) -> dict[str, Tensor]:

@@ -13,20 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
 from pairstill.errors import PairstillError
 from pairstill.losses import ENERGY_FLOOR, FEATURE_SETS, energy_bracket, energy_root, info_nce
-from pairstill.methods.contract import Context, Method, finished
-from pairstill.methods.optimise import optimise
-from pairstill.methods.start import start
-from pairstill.methods.synthetic import SyntheticPairs
-from pairstill.seeds import generator
-from pairstill.teacher import Teacher
-from pairstill.teachers import TEACHERS
+from pairstill.methods.contract import Context, Method
+from pairstill.methods.under_teachers import distil_under_teachers
 
 Init = Literal["kmeans", "kmeans-projected", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"]
 
@@ -88,37 +82,7 @@ class Settings:
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Distil `pairs` into `context.count` synthetic pairs."""
-    settings: Settings = context.settings
-    bank = context.need_bank()
-    teacher = Teacher(context.encoded)
-
-    def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
-        random = generator(context.seed, "mdm", iteration)
-        teacher.load(TEACHERS[settings.teacher](bank, random, settings.merged_experts, settings.alpha))
-        real = encode_real_batch(pairs, teacher, settings.real_batch, random)
-        encoded = teacher(
-            context.encoded.through_front(synthetic.pixels(teacher.device)), synthetic.texts.to(teacher.device)
-        )
-        loss, terms = objective(real, encoded, settings)
-        synthetic.update(loss, settings.clip)
-        return terms
-
-    synthetic = SyntheticPairs(
-        *start(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum
-    )
-    chosen = optimise(context, "mdm", synthetic, step, settings.iterations, settings.check_every)
-    return finished(pairs, context, "mdm", chosen.images, chosen.texts, chosen=chosen.provenance())
-
-
-@torch.no_grad()
-def encode_real_batch(
-    pairs: EncodedSplit, teacher: Teacher, size: int, random: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Unit vectors (images, texts) of `size` random real pairs, without gradients."""
-    links = pairs.pairs.links
-    rows = links[torch.randperm(len(links), generator=random)[:size]]
-    inputs, texts = pairs.pairs.inputs.take(rows[:, 0]), pairs.pairs.texts[rows[:, 1]]
-    return teacher(inputs.to(teacher.device), texts.to(teacher.device))
+    return distil_under_teachers(pairs, context, "mdm", objective)
 
 
 def objective(

@@ -1,0 +1,56 @@
+"""The loop of DM and MDM: each iteration a teacher encodes real and synthetic pairs, and an objective compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pairstill.distilled import DistilledSet
+from pairstill.encoded import EncodedSplit
+from pairstill.methods.contract import Context, finished
+from pairstill.methods.optimise import optimise
+from pairstill.methods.start import start
+from pairstill.methods.synthetic import SyntheticPairs
+from pairstill.seeds import generator
+from pairstill.teacher import Teacher
+from pairstill.teachers import TEACHERS
+
+Vectors = tuple[Tensor, Tensor]
+Objective = Callable[[Vectors, Vectors, Any], tuple[Tensor, dict[str, float]]]
+"""`objective(real, synthetic, settings)`: the loss, and its terms with `loss` among them, from unit vectors."""
+
+
+def distil_under_teachers(pairs: EncodedSplit, context: Context, name: str, objective: Objective) -> DistilledSet:
+    """Move pixels and text embeddings down the gradient of `objective`; settings are named as MDM names them."""
+    settings = context.settings
+    bank = context.need_bank()
+    teacher = Teacher(context.encoded)
+
+    def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
+        random = generator(context.seed, name, iteration)
+        teacher.load(TEACHERS[settings.teacher](bank, random, settings.merged_experts, settings.alpha))
+        real = encode_real_batch(pairs, teacher, settings.real_batch, random)
+        encoded = teacher(
+            context.encoded.through_front(synthetic.pixels(teacher.device)), synthetic.texts.to(teacher.device)
+        )
+        loss, terms = objective(real, encoded, settings)
+        synthetic.update(loss, settings.clip)
+        return terms
+
+    synthetic = SyntheticPairs(
+        *start(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum
+    )
+    chosen = optimise(context, name, synthetic, step, settings.iterations, settings.check_every)
+    return finished(pairs, context, name, chosen.images, chosen.texts, chosen=chosen.provenance())
+
+
+@torch.no_grad()
+def encode_real_batch(pairs: EncodedSplit, teacher: Teacher, size: int, random: torch.Generator) -> Vectors:
+    """Unit vectors (images, texts) of `size` random real pairs, without gradients."""
+    links = pairs.pairs.links
+    rows = links[torch.randperm(len(links), generator=random)[:size]]
+    inputs, texts = pairs.pairs.inputs.take(rows[:, 0]), pairs.pairs.texts[rows[:, 1]]
+    return teacher(inputs.to(teacher.device), texts.to(teacher.device))
