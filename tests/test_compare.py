@@ -16,6 +16,7 @@ from pairstill.bank import Bank
 from pairstill.cli import main
 from pairstill.compare import compare, read_study
 from pairstill.compare.job import Job
+from pairstill.compare.runner import _plan
 from pairstill.compare.tables import as_markdown
 from pairstill.distilled import load
 from pairstill.errors import PairstillError
@@ -95,9 +96,9 @@ def test_a_process_that_is_killed_is_said(heads_data, tmp_path, monkeypatch):
 
 
 def test_keys_change_with_what_a_row_depends_on_and_with_nothing_else(tmp_path):
-    def keys(rows, **changes):
+    def keys(rows, made_of="data", read_by="students", **changes):
         study = read_study(recipe(tmp_path, rows, **changes))
-        jobs = [Job(entry, study, tmp_path, "data", tmp_path, tmp_path) for entry in study.entries]
+        jobs = [Job(entry, study, tmp_path, made_of, read_by, tmp_path, tmp_path) for entry in study.entries]
         return [(job.set_key(), job.key()) for job in jobs]
 
     rows = [{"method": "random", "pairs": 4}, MDM, {"method": "full"}]
@@ -109,8 +110,35 @@ def test_keys_change_with_what_a_row_depends_on_and_with_nothing_else(tmp_path):
     assert [s for s, _ in more_seeds] == [s for s, _ in base]
     assert all(new != old for (_, new), (_, old) in zip(more_seeds, base, strict=True))
     assert keys([rows[0], {**MDM, "settings": {**MDM["settings"], "alpha": 0.4}}, rows[2]])[1] != base[1]
-    other_towers = keys(rows, towers={**TOWERS, "embed_dim": 8})
-    assert all(new != old for new, old in zip(other_towers, base, strict=True))
+    for changes in ({"made_of": "other data"}, {"timed": True}):
+        assert all(new != old for new, old in zip(keys(rows, **changes), base, strict=True))
+    other_students = keys(rows, read_by="others")
+    assert [s for s, _ in other_students] == [s for s, _ in base]
+    assert not {key for _, key in other_students} & {key for _, key in base}
+    longer_students = keys(rows, student={"epochs": 9})
+    assert longer_students[0] != base[0] and longer_students[2] == base[2]  # all pairs train with the experts' recipe
+
+
+def test_towers_and_encoders_are_part_of_the_key(heads_data, tmp_path):
+    study = read_study(recipe(tmp_path, [{"method": "random", "pairs": 4}]))
+    other = read_study(recipe(tmp_path, [{"method": "random", "pairs": 4}], towers={**TOWERS, "embed_dim": 8}))
+    plans = [_plan(s, tmp_path, heads_data, 1, "cpu")[0] for s in (study, study, other)]
+    assert plans[0].key() == plans[1].key()
+    assert plans[0].set_key() != plans[2].set_key()
+
+
+def test_what_stands_in_the_way_of_some_rows_is_said_in_theirs(heads_data, tmp_path, monkeypatch, capfd):
+    def no_experts(*args):
+        raise PairstillError("no experts today.")
+
+    monkeypatch.setattr("pairstill.api.train_experts", no_experts)
+    random = {"method": "random", "pairs": 4}
+    rows = [MDM, random, {**random, "student": {"image": "no_such_network@random"}, "label": "strange"}]
+    records = compare(read_study(recipe(tmp_path, rows)), tmp_path / "o", heads_data.folder, jobs=2)
+    assert records[0]["error"] == "no experts today."
+    assert records[1]["mean"] > 0
+    assert "no_such_network" in records[2]["error"]
+    assert "failed: strange" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -131,6 +159,7 @@ def test_keys_change_with_what_a_row_depends_on_and_with_nothing_else(tmp_path):
         ({"rows": [{"method": "mdm", "student": {"imag": "x"}}]}, "image"),
         ({"seeds": 0}, "seeds must be at least 1"),
         ({"towers": None}, "mapping"),
+        ({"timed": 1}, "true or false"),
     ],
 )
 def test_a_wrong_recipe_is_said_before_anything_is_computed(tmp_path, change, message):
@@ -153,7 +182,7 @@ def test_numbers_that_yaml_takes_for_texts_are_numbers(tmp_path):
     rows = [{"method": "mdm", "settings": {"image_lr": 100}}, {"method": "mdm", "settings": {"image_lr": "1e2"}}]
     study = read_study(recipe(tmp_path, rows, student={"lr": "1e-2"}))
     assert study.student.lr == 0.01
-    jobs = [Job(entry, study, tmp_path, "data", tmp_path, tmp_path) for entry in study.entries]
+    jobs = [Job(entry, study, tmp_path, "data", "students", tmp_path, tmp_path) for entry in study.entries]
     assert jobs[0].key() == jobs[1].key()
 
 

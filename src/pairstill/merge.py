@@ -36,9 +36,8 @@ def merge(anchor: Parameters, experts: Sequence[Parameters], ratios: Tensor, alp
     """theta* = theta_0 + alpha * t * mean_i(theta_i - theta_0), one t for each named parameter of the anchor."""
     merged = {}
     for ratio, (name, start) in zip(ratios.tolist(), anchor.items(), strict=True):
-        weight = alpha * ratio
-        moved = experts[0][name] + experts[1][name]
-        for expert in experts[2:]:
-            moved += expert[name]
-        merged[name] = moved.mul_(weight / len(experts)).add_(start, alpha=1 - weight)
+        mean = torch.lerp(experts[0][name], experts[1][name], 0.5)
+        for count, expert in enumerate(experts[2:], 3):
+            mean.lerp_(expert[name], 1 / count)
+        merged[name] = torch.lerp(start, mean, alpha * ratio, out=mean)
     return merged

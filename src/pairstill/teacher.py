@@ -25,10 +25,12 @@ class Teacher:
         self._model.to(self.device)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over the weights of a whole two-tower model, by the names of its parameters."""
-        own = dict(self._model.named_parameters())
-        for name, parameter in own.items():
-            parameter.data.copy_(weights[name])
+        """Take over the weights of a whole two-tower model, by the names of its parameters.
+
+        They are kept without a copy: they must not be changed in place afterwards.
+        """
+        for name, parameter in self._model.named_parameters():
+            parameter.data = weights[name].to(self.device)
         if self._body is not None:
             self._body.load({name.removeprefix("body."): w for name, w in weights.items() if name.startswith("body.")})
 

@@ -20,14 +20,15 @@ from pairstill.bank import Bank
 from pairstill.compare.study import Entry, Study, settings_of
 from pairstill.distillation import distill
 from pairstill.distilled import DistilledSet
+from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
 from pairstill.evaluation import Row, evaluate, evaluate_full, with_nearest_captions
 from pairstill.files import digest_of, locked, write_json
 from pairstill.methods import METHODS
-from pairstill.prepared import Prepared, open_prepared
+from pairstill.prepared import open_prepared
+from pairstill.progress import console
 from pairstill.protocols import protocol_named
 from pairstill.run import Interrupted, read_events
-from pairstill.towers import Towers
 
 
 @dataclass(frozen=True)
@@ -38,36 +39,46 @@ class Job:
         entry: The row.
         study: The study that it belongs to.
         data: The prepared dataset's folder.
-        fingerprint: Of the dataset.
+        made_of: A digest of the dataset, and of the towers and encoders that sets are made with.
+        read_by: A digest of the students' towers and encoders.
         bank: The bank's folder, or None where no method needs one.
         out: Folder of the comparison.
         device: Where to compute.
-        threads: Threads that the job may use; None for all.
+        threads: Threads that the job may use beside others; None for all, and alone.
+        trouble: Why the job can't be done, where that is known beforehand.
     """
 
     entry: Entry
     study: Study
     data: Path
-    fingerprint: str
+    made_of: str
+    read_by: str
     bank: Path | None
     out: Path
     device: Device = "cpu"
     threads: int | None = None
+    trouble: str | None = None
 
     def set_key(self) -> str:
         """A digest of all that the distilled set depends on."""
         entry, study = self.entry, self.study
-        needs_bank = entry.method in METHODS and METHODS[entry.method].needs_bank
-        experts = [entry.experts or study.experts, study.expert] if needs_bank else None
+        experts = [entry.experts or study.experts, study.expert] if self.needs_bank else None
         settings = settings_of(entry.method, entry.settings) if entry.method in METHODS else None
-        parts = [entry.method, entry.pairs, settings, experts, study.towers, study.protocol, study.student, study.seed]
-        return digest_of([self.fingerprint, *(_plain(part) for part in parts)])
+        student = None if entry.method == "full" else study.student
+        parts = [entry.method, entry.pairs, settings, experts, study.protocol, student, study.seed]
+        only_here = [study.name] if study.timed else []
+        return digest_of([self.made_of, *(_plain(part) for part in parts), *only_here])
 
     def key(self) -> str:
         """A digest of all that the row depends on."""
         entry, study = self.entry, self.study
         expert = study.expert if entry.method == "full" else None
-        return digest_of([self.set_key(), dict(entry.student), entry.texts, study.seeds, _plain(expert)])
+        return digest_of([self.set_key(), self.read_by, entry.texts, study.seeds, _plain(expert)])
+
+    @property
+    def needs_bank(self) -> bool:
+        """Whether its method reads experts."""
+        return self.entry.method in METHODS and METHODS[self.entry.method].needs_bank
 
     @property
     def set_folder(self) -> Path:
@@ -93,6 +104,7 @@ def run_job(job: Job) -> None:
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     if job.threads:
         torch.set_num_threads(job.threads)
+        console.quiet = True  # several jobs' bars would be drawn over one another
     device_named(job.device)  # on a GPU, what makes it repeat
     try:
         write_json(job.result, _do(job))
@@ -117,26 +129,24 @@ def _stop_with_parent() -> None:
 
 def _do(job: Job) -> dict[str, Any]:
     entry, study = job.entry, job.study
-    data = open_prepared(job.data)
-    towers = Towers.from_dict(study.towers)
-    protocol = protocol_named(study.protocol)
+    data, protocol = open_prepared(job.data), protocol_named(study.protocol)
+    encoded = data.encoded(study.towers_of(entry), device=job.device)
     if entry.method == "full":
-        changed = Towers.from_dict({**towers.to_dict(), **entry.student})
-        encoded = data.encoded(changed, device=job.device)
         row = evaluate_full(encoded, protocol, study.seeds, recipe=study.expert, seed=study.seed)
         return _record(job, row, {})
-    made = _distil(job, data, towers)
-    row = _score(job, data, towers, made)
+    same = study.towers_of(entry) == study.source()
+    made = _distil(job, encoded if same else data.encoded(study.source(), device=job.device))
+    readable = with_nearest_captions(encoded, made) if entry.texts == "nearest" else made
+    row = evaluate(encoded, readable, protocol, study.seeds, recipe=study.student, seed=study.seed)
     return _record(job, row, cost_of(job.set_folder / "run", made))
 
 
-def _distil(job: Job, data: Prepared, towers: Towers) -> DistilledSet:
+def _distil(job: Job, encoded: Encoded) -> DistilledSet:
     entry, study = job.entry, job.study
-    needs_bank = METHODS[entry.method].needs_bank
-    bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and needs_bank else None
+    bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
     with locked(job.set_folder.with_name(f"{job.set_folder.name}.lock")):  # rows may share a set
         return distill(
-            data.encoded(towers, device=job.device),
+            encoded,
             job.set_folder,
             entry.method,
             entry.pairs,
@@ -147,14 +157,6 @@ def _distil(job: Job, data: Prepared, towers: Towers) -> DistilledSet:
             resume=True,
             student=study.student,
         )
-
-
-def _score(job: Job, data: Prepared, towers: Towers, made: DistilledSet) -> Row:
-    entry, study = job.entry, job.study
-    encoded = data.encoded(Towers.from_dict({**towers.to_dict(), **entry.student}), device=job.device)
-    readable = with_nearest_captions(encoded, made) if entry.texts == "nearest" else made
-    protocol = protocol_named(study.protocol)
-    return evaluate(encoded, readable, protocol, study.seeds, recipe=study.student, seed=study.seed)
 
 
 def cost_of(run: Path, made: DistilledSet) -> dict[str, Any]:

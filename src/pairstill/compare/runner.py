@@ -6,11 +6,11 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from rich.markup import escape
 
@@ -21,12 +21,14 @@ from pairstill.compare.study import Study
 from pairstill.compare.tables import write_tables
 from pairstill.errors import PairstillError
 from pairstill.files import digest_of, read_json, write_json
-from pairstill.methods import METHODS
 from pairstill.prepared import Prepared, open_prepared
 from pairstill.progress import console, duration
 from pairstill.towers import Towers
 
 SECONDS_BETWEEN_LOOKS = 0.2
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def compare(
@@ -47,12 +49,7 @@ def compare(
     """
     if jobs < 1:
         raise PairstillError(f"--jobs must be at least 1, not {jobs}.")
-    prepared = _data(study, out, data, device)
-    bank = _bank(study, out, prepared, device)
-    threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None
-    where: api.Device = "cuda" if api.device_named(device) == "cuda" else "cpu"
-    fingerprint = prepared.dataset.fingerprint
-    todo = [Job(entry, study, prepared.folder, fingerprint, bank, out, where, threads) for entry in study.entries]
+    todo = _plan(study, out, _data(study, out, data, device), jobs, device)
     missing = list({job.key(): job for job in todo if not job.result.exists()}.values())
     if len(missing) < len(todo):
         console.print(f"{len(todo) - len(missing)} of {len(todo)} rows are there already")
@@ -69,27 +66,62 @@ def _data(study: Study, out: Path, data: str | Path | None, device: api.Device) 
         raise PairstillError("the recipe names no data: give --data, a prepared folder or a source.")
     towers = Towers.from_dict(study.towers)
     if (Path(place) / "prepared.json").exists():
-        prepared = replace(open_prepared(place), towers=towers)
-        api.cache_features(prepared.encoded(workers=2, device=api.device_named(device)))  # once, not in every row
-        return prepared
+        return replace(open_prepared(place), towers=towers)
     return api.prepare(place, out / "data", towers, workers=2, device=device)
 
 
-def _bank(study: Study, out: Path, data: Prepared, device: api.Device) -> Path | None:
-    """The bank that all methods share, with as many experts as any row wants."""
-    counts = [e.experts or study.experts for e in study.entries if e.method in METHODS and METHODS[e.method].needs_bank]
-    if not counts:
-        return None
-    parts = [data.dataset.fingerprint, data.towers.to_dict(), asdict(study.expert), study.seed]
-    folder = out / "banks" / digest_of(parts)
-    api.train_experts(data, folder, max(counts), study.expert, study.seed, device)
+def _plan(study: Study, out: Path, data: Prepared, at_once: int, device: api.Device) -> list[Job]:
+    """A job for every row, with features and experts at hand; what stands in the way of some rows is their trouble."""
+    import torch
+
+    where: api.Device = "cuda" if api.device_named(device) == "cuda" else "cpu"
+    threads = max(1, torch.get_num_threads() // at_once) if at_once > 1 else None
+    made_of = _reach(data, study.source(), where)
+    reached: dict[Towers, str | PairstillError] = {study.source(): made_of}
+    jobs = []
+    for entry in study.entries:
+        towers = study.towers_of(entry)
+        if towers not in reached:
+            reached[towers] = _attempt(_reach, data, towers, where)
+        found = reached[towers]
+        read_by, trouble = (digest_of(towers.to_dict()), str(found)) if isinstance(found, Exception) else (found, None)
+        jobs.append(Job(entry, study, data.folder, made_of, read_by, None, out, where, threads, trouble))
+    wanting = [job for job in jobs if job.needs_bank and job.trouble is None]
+    experts = max((job.entry.experts or study.experts for job in wanting), default=0)
+    bank = _attempt(_bank, study, out, data, made_of, experts, device) if experts else None
+    if isinstance(bank, PairstillError):
+        return [replace(job, trouble=str(bank)) if job in wanting else job for job in jobs]
+    return [replace(job, bank=bank) for job in jobs]
+
+
+def _attempt(do: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | PairstillError:
+    try:
+        return do(*args, **kwargs)
+    except PairstillError as error:
+        return error
+
+
+def _reach(data: Prepared, towers: Towers, device: api.Device) -> str:
+    """Compute these towers' features, once and not in every row; returns a digest of dataset, towers and encoders."""
+    encoded = data.encoded(towers, workers=2, device=device)
+    api.cache_features(encoded)
+    return digest_of([data.dataset.fingerprint, encoded.identity()])
+
+
+def _bank(study: Study, out: Path, data: Prepared, made_of: str, experts: int, device: api.Device) -> Path:
+    """The bank that all methods share."""
+    folder = out / "banks" / digest_of([made_of, asdict(study.expert), study.seed])
+    api.train_experts(data, folder, experts, study.expert, study.seed, device)
     return folder
 
 
 def _run_all(missing: Sequence[Job], todo: Sequence[Job], study: Study, out: Path, at_once: int) -> None:
     """Run the missing jobs, `at_once` at a time; stop them all, resumable, when this process is stopped."""
-    waiting, running = list(missing), dict[int, tuple[BaseProcess, Job]]()
-    spawn, begin, done = multiprocessing.get_context("spawn"), time.monotonic(), 0
+    waiting, running = [job for job in missing if not job.trouble], dict[int, tuple[BaseProcess, Job]]()
+    for job in missing:
+        if job.trouble:
+            _write_failure(job, job.trouble)
+    spawn, begin, count, done = multiprocessing.get_context("spawn"), time.monotonic(), len(waiting), list[Job]()
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -98,22 +130,29 @@ def _run_all(missing: Sequence[Job], todo: Sequence[Job], study: Study, out: Pat
                 process: BaseProcess = spawn.Process(target=run_job, args=(job,))
                 process.start()
                 running[process.pid or 0] = process, job
-                _say(job, len(missing) - len(waiting), len(missing))
+                _say(job, count - len(waiting), count)
             time.sleep(SECONDS_BETWEEN_LOOKS)
             for pid, (process, job) in list(running.items()):
                 if not process.is_alive():
                     del running[pid]
-                    done += 1
+                    done.append(job)
                     _finish(process, job)
                     _collect(todo, study, out)
-                    left = (time.monotonic() - begin) / done * (len(missing) - done)
-                    console.print(f"{done}/{len(missing)} rows done, about {duration(left)} left", highlight=False)
+                    rest = sum(map(_work, waiting)) + sum(_work(job) for _, job in running.values()) / 2
+                    left = (time.monotonic() - begin) * rest / sum(map(_work, done))
+                    console.print(f"{len(done)}/{count} rows done, about {duration(left)} left", highlight=False)
     finally:  # whatever ended the loop: each row that still runs saves its state and ends
         for process, _ in running.values():
             if process.is_alive() and process.pid:
                 os.kill(process.pid, signal.SIGINT)
         for process, _ in running.values():
             process.join()
+
+
+def _work(job: Job) -> float:
+    """Roughly how long a job takes, against others: its students, and so much for every pair in every iteration."""
+    iterations = int(job.entry.settings.get("iterations", 0))
+    return 1 + iterations * job.entry.pairs / 1000
 
 
 def _say(job: Job, number: int, count: int) -> None:
@@ -127,13 +166,21 @@ def _finish(process: BaseProcess, job: Job) -> None:
         return
     if process.exitcode == 130:
         raise KeyboardInterrupt
-    if not job.failure.exists():
-        killed = process.exitcode is not None and process.exitcode < 0
-        how = f"was killed by signal {-(process.exitcode or 0)}" if killed else f"ended with code {process.exitcode}"
-        hint = " (out of memory?)" if process.exitcode == -9 else ""
-        write_json(job.failure, {"error": f"its process {how}{hint}"})
-    reason = escape(f"{job.entry.label}: {read_json(job.failure)['error']}")
-    console.print(f"[red]failed:[/] {reason}", soft_wrap=True)
+    if job.failure.exists():
+        return _say_failure(job, read_json(job.failure)["error"])
+    killed = process.exitcode is not None and process.exitcode < 0
+    how = f"was killed by signal {-(process.exitcode or 0)}" if killed else f"ended with code {process.exitcode}"
+    hint = " (out of memory?)" if process.exitcode == -9 else ""
+    _write_failure(job, f"its process {how}{hint}")
+
+
+def _write_failure(job: Job, reason: str) -> None:
+    write_json(job.failure, {"error": reason})
+    _say_failure(job, reason)
+
+
+def _say_failure(job: Job, reason: str) -> None:
+    console.print(f"[red]failed:[/] {escape(f'{job.entry.label}: {reason}')}", soft_wrap=True)
 
 
 def _collect(todo: Sequence[Job], study: Study, out: Path) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ class SyntheticPairs:
         self.more = {name: value.detach().clone().requires_grad_() for name, (value, _) in more.items()}
         lrs = {"images": image_lr, "texts": text_lr, **{name: lr for name, (_, lr) in more.items()}}
         self._lrs, self._momentum = lrs, momentum
+        self._speed = 0.0  # no velocity of the optimiser is above this
         groups = [{"params": [value], "lr": lrs[name]} for name, value in self._learnt().items()]
         self._optimiser = torch.optim.SGD(groups, momentum=momentum)
 
@@ -66,25 +67,21 @@ class SyntheticPairs:
         if not (math.isfinite(loss) and torch.isfinite(norm)):
             self._optimiser.zero_grad(set_to_none=True)
             raise Diverged(f"the loss was {loss:.3g} and the norm of its gradient {norm.item():.3g}")
-        before = self.state() if self._may_explode(clip) else None
+        self._speed = self._momentum * self._speed + min(norm.item(), clip)
+        before = self.state() if self._may_explode() else None
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)  # now, not before the next backward: the forward needs the room
         if before is not None and not (largest := self._largest()) < EXPLODED:
             self.load_state(before)
-            raise Diverged(f"a pixel or text value would have become {largest:.3g}")
+            raise Diverged(f"a learnt value would have become {largest:.3g}")
 
     def _largest(self) -> float:
         """The largest absolute value of all that is learnt."""
-        norms = [torch.linalg.vector_norm(value, ord=torch.inf) for value in self.values().values()]
-        return float(max(norm.item() for norm in norms))
+        return max(_largest(value) for value in self.values().values())
 
-    def _may_explode(self, clip: float) -> bool:
-        """Whether a step could be too long: with momentum m and a gradient of at most c it is at most lr * c / (1 - m).
-
-        Nearly always it could not, and then no copy has to be made to go back to.
-        """
-        longest = max(self._lrs.values()) * clip / (1 - self._momentum)
-        return not self._largest() + longest < EXPLODED
+    def _may_explode(self) -> bool:
+        """Whether the next step could lead too far. Nearly always not, and then no copy is made to go back to."""
+        return not self._largest() + max(self._lrs.values()) * self._speed < EXPLODED
 
     def advice(self) -> str:
         """What to change when the pairs diverge."""
@@ -109,3 +106,9 @@ class SyntheticPairs:
                 self._optimiser.state[parameter]["momentum_buffer"] = buffer
             else:
                 self._optimiser.state[parameter].pop("momentum_buffer", None)
+        self._speed = max((_largest(v) for name, v in tensors.items() if name.startswith("momentum.")), default=0.0)
+
+
+def _largest(values: Tensor) -> float:
+    """The largest absolute value."""
+    return float(torch.linalg.vector_norm(values, ord=torch.inf))
