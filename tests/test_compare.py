@@ -160,6 +160,7 @@ def test_what_stands_in_the_way_of_some_rows_is_said_in_theirs(heads_data, tmp_p
         ({"seeds": 0}, "seeds must be at least 1"),
         ({"towers": None}, "mapping"),
         ({"timed": 1}, "true or false"),
+        ({"rows": [{"method": "mdm", "published": "kernel/cordal"}]}, "kernel/chordal"),
     ],
 )
 def test_a_wrong_recipe_is_said_before_anything_is_computed(tmp_path, change, message):
@@ -213,10 +214,15 @@ def test_nearest_captions_are_read_by_the_students_encoder(heads_data, tmp_path)
 
 
 def test_published_figures_stand_beside(tmp_path):
-    study = read_study(recipe(tmp_path, [{"method": "mdm"}], published="flickr8k"))
+    rows = [{"method": "mdm"}, {"method": "tesla"}, {"method": "mdm", "label": "x", "published": "kernel/chordal"}]
+    study = read_study(recipe(tmp_path, [*rows, {"method": "mdm", "label": "y"}], published="flickr8k"))
+    means = [study.published_mean(entry) for entry in study.entries]
+    assert means == [21.9, 9.7, 21.5, None]
     record = {"label": "mdm", "method": "mdm", "pairs": 100, "mean": 17.0, "mean_std": 0.5}
     record |= {f"{way}{k}": 1.0 for way in ("ir", "tr") for k in (1, 5, 10)}
-    assert as_markdown(study, [record]).splitlines()[-1].endswith("| 17.0 ± 0.5 | 21.9 |")
+    lines = as_markdown(study, [{**record, "published_mean": mean} for mean in means]).splitlines()
+    assert lines[-4].endswith("17.0 ± 0.5 | 21.9 |")
+    assert lines[-1].endswith("17.0 ± 0.5 |  |")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -189,10 +189,10 @@ def _collect(todo: Sequence[Job], study: Study, out: Path) -> list[dict[str, Any
     for job in todo:
         base = {"label": job.entry.label, "method": job.entry.method, "pairs": job.entry.pairs}
         if job.result.exists():
-            records.append({**read_json(job.result), "label": job.entry.label})
-        elif job.failure.exists():
-            records.append({**base, "error": read_json(job.failure)["error"]})
+            published = {"published_mean": study.published_mean(job.entry)}
+            records.append({**read_json(job.result), "label": job.entry.label, **published})
         else:
-            records.append({**base, "error": "not run yet"})
+            why = read_json(job.failure)["error"] if job.failure.exists() else "not run yet"
+            records.append({**base, "error": why})
     write_tables(out, study, records)
     return records

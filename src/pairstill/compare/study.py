@@ -14,10 +14,14 @@ import yaml
 from pairstill.errors import PairstillError, unknown
 from pairstill.methods import method_named
 from pairstill.protocols import protocol_named
+from pairstill.published import ablation_mean, main_rows
 from pairstill.towers import Towers
 from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
 Texts = Literal["as-is", "nearest"]
+
+PUBLISHED_NAMES = {"tesla": "tesla-wbce"}
+"""What a method is called in the published table, where it is called otherwise."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Entry:
         experts: How many of the bank's experts it may use; None for all.
         student: What the students' towers have different from those the set is made with.
         texts: What students of another text encoder read: the distilled embeddings, or the nearest captions anew.
+        published: Row of the published ablations that is put beside, as `group/choice`.
     """
 
     method: str
@@ -41,6 +46,7 @@ class Entry:
     experts: int | None = None
     student: Mapping[str, Any] = field(default_factory=dict)
     texts: Texts = "as-is"
+    published: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Study:
         seeds: Students of each row.
         seed: Of everything.
         student: How a student is trained.
-        published: The dataset whose published rows are put beside, or None.
+        published: The dataset whose published main table is put beside, or None.
         timed: Whether its rows are measured in this study even where another one has them, because time is compared.
     """
 
@@ -84,6 +90,14 @@ class Study:
     def towers_of(self, entry: Entry) -> Towers:
         """The towers of a row's students."""
         return Towers.from_dict({**self.source().to_dict(), **entry.student})
+
+    def published_mean(self, entry: Entry) -> float | None:
+        """The mean recall that the paper prints for a row, where it has one."""
+        if entry.published:
+            return ablation_mean(entry.published)
+        if self.published is None or entry.label != entry.method:
+            return None
+        return main_rows(self.published, entry.pairs).get(PUBLISHED_NAMES.get(entry.method, entry.method))
 
 
 def read_study(path: Path) -> Study:
@@ -131,6 +145,8 @@ def _entries(row: Any, where: str) -> list[Entry]:
     rest = checked(Entry, rest, where)
     if rest.get("experts") is not None and rest["experts"] < 1:
         raise PairstillError(f"{where}: experts must be at least 1, not {rest['experts']}.")
+    if rest.get("published") is not None:
+        ablation_mean(rest["published"])
     rest["student"] = checked(Towers, rest.get("student", {}), f"{where}: setting of student")
     return [Entry(method, budget, str(row.get("label", method)), **rest) for budget in budgets]
 

@@ -12,12 +12,8 @@ from typing import Any
 from pairstill.compare.study import Study
 from pairstill.evaluation import METRICS
 from pairstill.files import write_text
-from pairstill.published import main_rows
 
 Record = dict[str, Any]
-
-PUBLISHED_NAMES = {"tesla": "tesla-wbce"}
-"""What a method is called in the published table, where it is called otherwise."""
 
 
 def write_tables(out: Path, study: Study, records: Sequence[Record]) -> None:
@@ -42,15 +38,16 @@ def as_markdown(study: Study, records: Sequence[Record]) -> str:
     done = [record for record in records if "error" not in record]
     lines = [f"# {study.title}", "", _describe(study), ""]
     header = ["method", "pairs", *(f"{metric[:2].upper()}@{metric[2:]}" for metric in METRICS), "mean"]
-    if study.published:
+    beside = any(record.get("published_mean") is not None for record in records)
+    if beside:
         header.append("published mean")
     lines += [f"| {' | '.join(header)} |", f"| {' | '.join(['---'] * len(header))} |"]
     budgets = list(dict.fromkeys(r["pairs"] for r in done if r["method"] != "full"))
     for budget in budgets:
         group = [record for record in done if record["pairs"] == budget and record["method"] != "full"]
         ranked = sorted({round(record["mean"], 3) for record in group}, reverse=True)
-        lines += [_line(study, record, ranked) for record in group]
-    lines += [_line(study, record, []) for record in done if record["method"] == "full"]
+        lines += [_line(record, ranked, beside) for record in group]
+    lines += [_line(record, [], beside) for record in done if record["method"] == "full"]
     failed = [record for record in records if "error" in record]
     if failed:
         lines += ["", "Without a figure:", ""]
@@ -65,16 +62,14 @@ def _describe(study: Study) -> str:
     )
 
 
-def _line(study: Study, record: Record, ranked: list[float]) -> str:
+def _line(record: Record, ranked: list[float], beside: bool) -> str:
     mean = f"{record['mean']:.1f} ± {record['mean_std']:.1f}"
     place = ranked.index(round(record["mean"], 3)) if len(ranked) > 1 else -1
     mean = f"**{mean}**" if place == 0 else f"<u>{mean}</u>" if place == 1 else mean
     cells = [record["label"], f"{record['pairs']:,}", *(f"{record[metric]:.1f}" for metric in METRICS), mean]
-    if study.published:
-        rows = main_rows(study.published, record["pairs"])
-        method = str(record["method"])
-        found = rows.get(PUBLISHED_NAMES.get(method, method))
-        cells.append(f"{found:.1f}" if found is not None and record["label"] == record["method"] else "")
+    if beside:
+        published = record.get("published_mean")
+        cells.append("" if published is None else f"{published:.1f}")
     return f"| {' | '.join(cells)} |"
 
 

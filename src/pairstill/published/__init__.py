@@ -36,4 +36,12 @@ def main_rows(dataset: str, pairs: int) -> dict[str, float]:
     }
 
 
-__all__ = ["main_rows", "published"]
+def ablation_mean(name: str) -> float:
+    """Mean recall of a row of the ablations, named `group/choice`."""
+    rows = {f"{row['group']}/{row['choice']}": float(row["mean"]) for row in published("ablations")}
+    if name not in rows:
+        raise unknown("published ablation", name, rows)
+    return rows[name]
+
+
+__all__ = ["ablation_mean", "main_rows", "published"]
