@@ -11,6 +11,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from pairstill import api
@@ -91,3 +92,47 @@ def heads_bank(heads_data, tmp_path_factory):
 @pytest.fixture(scope="session")
 def full_bank(full_data, tmp_path_factory):
     return api.train_experts(full_data, tmp_path_factory.mktemp("bank") / "full", 2, TINY_RECIPE)
+
+
+@pytest.fixture(scope="session")
+def tiny_diffusion(tmp_path_factory):
+    """Folders of a tiny latent diffusion pipeline and of a tiny CLIP, with random weights."""
+    from pairstill.towers.torchvision_shim import ensure_torchvision
+
+    ensure_torchvision()
+    from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+    from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPTextModel, CLIPTokenizerFast
+
+    folder = tmp_path_factory.mktemp("diffusion")
+    letters = [*"abcdefghijklmnopqrstuvwxyz", *(f"{letter}</w>" for letter in "abcdefghijklmnopqrstuvwxyz")]
+    vocabulary = {token: row for row, token in enumerate([*letters, "<|startoftext|>", "<|endoftext|>"])}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    files = {"vocab_file": str(folder / "vocab.json"), "merges_file": str(folder / "merges.txt")}
+    tokenizer = CLIPTokenizerFast(**files, model_max_length=12)
+    ends = {"bos_token_id": vocabulary["<|startoftext|>"], "eos_token_id": vocabulary["<|endoftext|>"]}
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**small, **ends, "vocab_size": len(vocabulary), "max_position_embeddings": 12, "projection_dim": 8}
+    vision = {**small, "image_size": 16, "patch_size": 8, "projection_dim": 8}
+    shape = {"block_out_channels": (8, 16), "layers_per_block": 1, "norm_num_groups": 4}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        unet = UNet2DConditionModel(
+            sample_size=8,
+            cross_attention_dim=16,
+            attention_head_dim=4,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+            **shape,
+        )
+        vae = AutoencoderKL(
+            down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, **shape
+        )
+        pipe = StableDiffusionPipeline(
+            vae, CLIPTextModel(CLIPTextConfig(**text)), tokenizer, unet, DDIMScheduler(), None, None, None, False
+        )
+        judge = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8))
+    pipe.save_pretrained(folder / "pipe")
+    judge.save_pretrained(folder / "clip")
+    tokenizer.save_pretrained(folder / "clip")
+    return {"model": str(folder / "pipe"), "judge": str(folder / "clip")}

@@ -39,6 +39,7 @@ SETTINGS = {
     "mtt-vl": MATCHING,
     "tesla": MATCHING,
     "lors": {**MATCHING, "similarity_lr": 0.1},
+    "edge": {"epochs": 1, "batch_size": 64, "tuning_size": 16, "sampling_steps": 2},
 }
 
 
@@ -56,6 +57,8 @@ def settings_of(method):
 def test_every_method_keeps_the_contract(method, towers, request, tmp_path):
     data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
     settings = settings_of(method)
+    if method == "edge":
+        settings = replace(settings, **request.getfixturevalue("tiny_diffusion"))
     if towers == "full" and method == "mdm":
         settings = replace(SHORT, check_every=6)
     made = distill(data, tmp_path / "a", method, 8, bank, settings=settings)

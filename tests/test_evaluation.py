@@ -46,6 +46,15 @@ def test_best_of_eleven_is_never_below_the_last_epoch(full_data, tmp_path):
     assert evaluate(encoded, made, lors, 1, recipe=recipe).mean >= last
 
 
+def test_step_sizes_that_a_set_learnt_come_before_the_recipes_and_this_is_said(heads_data, tmp_path, capfd):
+    made = api.distill(heads_data, tmp_path / "set", "random", 8)
+    learnt = replace(made, info={**made.info, "student": {"lr": 0.3, "text_lr": 0.02}})
+    encoded, clean = heads_data.encoded(), protocol_named("clean")
+    own = evaluate(encoded, learnt, clean, 1, recipe=replace(QUICK, lr=7.0))
+    assert "the set's own step sizes are used (0.3 for images, 0.02 for texts)" in capfd.readouterr().err
+    assert own.mean == evaluate(encoded, made, clean, 1, recipe=replace(QUICK, lr=0.3, text_lr=0.02)).mean
+
+
 def test_towers_that_can_not_read_a_set_are_refused(heads_data):
     images, texts = torch.zeros(2, 3, 32, 32), torch.zeros(2, 10)
     with pytest.raises(PairstillError, match="texts are 10 wide"):

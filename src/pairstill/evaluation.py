@@ -65,7 +65,11 @@ def evaluate(
     augment = dsa if protocol.augment else None
     candidate = Candidate(as_read_by(encoded, distilled), distilled.texts, distilled.similarity)
     pairs = as_training_pairs(encoded, candidate, augment)
-    recipe = learnt_recipe(recipe, distilled.info.get("student", {}))
+    learnt = distilled.info.get("student", {})
+    if learnt and (recipe.lr, recipe.text_lr) != (STUDENT_RECIPE.lr, STUDENT_RECIPE.text_lr):
+        sizes = f"{learnt.get('lr', recipe.lr):.3g} for images, {learnt.get('text_lr', recipe.lr):.3g} for texts"
+        console.print(f"[yellow]note:[/] the set's own step sizes are used ({sizes}), not those of --student")
+    recipe = learnt_recipe(recipe, learnt)
     method = str(distilled.info.get("method", "unknown"))
     return _score(encoded, pairs, protocol, recipe, seeds, split, seed, method, len(distilled))
 

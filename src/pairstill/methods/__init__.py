@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pairstill.errors import unknown
-from pairstill.methods import dm, forgetting, herding, kcenter, kmeans, lors, mdm, mtt, random, tesla
+from pairstill.methods import dm, edge, forgetting, herding, kcenter, kmeans, lors, mdm, mtt, random, tesla
 from pairstill.methods.contract import Context, Method
 
 METHODS: dict[str, Method] = {
@@ -16,6 +16,7 @@ METHODS: dict[str, Method] = {
     "mtt-vl": mtt.METHOD,
     "tesla": tesla.METHOD,
     "lors": lors.METHOD,
+    "edge": edge.METHOD,
     "mdm": mdm.METHOD,
 }
 

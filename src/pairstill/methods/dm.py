@@ -22,8 +22,8 @@ from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
-from pairstill.errors import PairstillError
 from pairstill.losses import FEATURE_SETS
+from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method
 from pairstill.methods.mdm import Init
 from pairstill.methods.under_teachers import distil_under_teachers
@@ -65,13 +65,8 @@ class Settings:
     check_every: int = 25
 
     def __post_init__(self) -> None:
-        for name, low in (("iterations", 1), ("merged_experts", 2), ("real_batch", 1), ("check_every", 1)):
-            if getattr(self, name) < low:
-                raise PairstillError(f"dm: {name} must be at least {low}, not {getattr(self, name)}.")
-        if not self.clip > 0:
-            raise PairstillError(f"dm: clip must be above 0, not {self.clip}.")
-        if not 0 <= self.momentum < 1:
-            raise PairstillError(f"dm: momentum must be at least 0 and below 1, not {self.momentum}.")
+        counts = {"iterations": 1, "merged_experts": 2, "real_batch": 1, "check_every": 1}
+        check_settings(self, counts, ("clip",))
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:

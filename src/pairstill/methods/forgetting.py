@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
-from pairstill.errors import PairstillError
+from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method
 from pairstill.methods.coreset import coreset
 from pairstill.methods.warmup import warm_up
@@ -41,8 +41,7 @@ class Settings:
     group: int = 128
 
     def __post_init__(self) -> None:
-        if self.epochs < 2 or self.group < 2:
-            raise PairstillError(f"forgetting: epochs ({self.epochs}) and group ({self.group}) must be at least 2.")
+        check_settings(self, {"epochs": 2, "group": 2})
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
-from pairstill.errors import PairstillError
+from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method
 from pairstill.methods.matching import MatchingSettings, match
 from pairstill.seeds import generator
@@ -35,8 +35,7 @@ class Settings(MatchingSettings):  # noqa: D101
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rank < 0:
-            raise PairstillError(f"rank must be at least 0, not {self.rank}.")
+        check_settings(self, {"rank": 0})
 
 
 def similarity(learnt: Mapping[str, Tensor], alpha: float) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
-from pairstill.errors import PairstillError
+from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, finished
 from pairstill.methods.optimise import optimise
 from pairstill.methods.start import start
@@ -62,13 +62,7 @@ class MatchingSettings:
 
     def __post_init__(self) -> None:
         counts = ("iterations", "inner_steps", "expert_epochs", "max_start_epoch", "check_every")
-        for name, low in (*((name, 1) for name in counts), ("inner_batch", 2)):
-            if getattr(self, name) < low:
-                raise PairstillError(f"{name} must be at least {low}, not {getattr(self, name)}.")
-        if not 0 <= self.momentum < 1:
-            raise PairstillError(f"momentum must be at least 0 and below 1, not {self.momentum}.")
-        if not self.student_lr > 0:
-            raise PairstillError(f"student_lr must be above 0, not {self.student_lr}.")
+        check_settings(self, {**dict.fromkeys(counts, 1), "inner_batch": 2}, ("student_lr",))
 
 
 def match(

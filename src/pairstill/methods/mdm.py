@@ -17,8 +17,8 @@ from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
-from pairstill.errors import PairstillError
 from pairstill.losses import ENERGY_FLOOR, FEATURE_SETS, energy_bracket, energy_root, info_nce
+from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method
 from pairstill.methods.under_teachers import distil_under_teachers
 
@@ -71,13 +71,8 @@ class Settings:
     check_every: int = 25
 
     def __post_init__(self) -> None:
-        for name, low in (("iterations", 1), ("merged_experts", 2), ("real_batch", 2), ("check_every", 1)):
-            if getattr(self, name) < low:
-                raise PairstillError(f"mdm: {name} must be at least {low}, not {getattr(self, name)}.")
-        if not (self.sigma > 0 and self.temperature > 0 and self.clip > 0):
-            raise PairstillError("mdm: sigma, temperature and clip must be above 0.")
-        if not 0 <= self.momentum < 1:
-            raise PairstillError(f"mdm: momentum must be at least 0 and below 1, not {self.momentum}.")
+        counts = {"iterations": 1, "merged_experts": 2, "real_batch": 2, "check_every": 1}
+        check_settings(self, counts, ("sigma", "temperature", "clip"))
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from pairstill.encoded import EncodedSplit
-from pairstill.errors import PairstillError
 from pairstill.init import PairFeatures, random_pairs
+from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context
 from pairstill.progress import progress
 from pairstill.seeds import derive
@@ -29,8 +29,7 @@ class Settings:
     epochs: int = 5
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise PairstillError(f"epochs must be at least 1, not {self.epochs}.")
+        check_settings(self, {"epochs": 1})
 
 
 def warm_up(
