@@ -49,6 +49,9 @@ def test_a_study_becomes_one_table_and_is_reused(heads_data, tmp_path, capfd):
     assert [(r["label"], r["pairs"]) for r in records[:3]] == [("random", 4), ("random", 6), ("ours", 6)]
     assert all(0 < record["mean"] <= 100 and record["peak_mib"] > 50 for record in records)
     assert records[2]["iterations"] == 2
+    assert records[2]["expert_seconds"] > 0
+    size = sum(file.stat().st_size for file in out.glob("banks/*/expert-*/*.safetensors"))
+    assert records[2]["bank_mib"] == pytest.approx(size / 2**20)
     written = list(csv.DictReader((out / "study.csv").read_text().splitlines()))
     assert [row["label"] for row in written] == ["random", "random", "ours", "full"]
     text = (out / "study.md").read_text()
@@ -58,6 +61,9 @@ def test_a_study_becomes_one_table_and_is_reused(heads_data, tmp_path, capfd):
 
     assert (out / "study-curves.svg").read_text().count("ours, 6") == 1
     assert (out / "study-curves.png").stat().st_size > 5000
+    points = (out / "study.svg").read_text()
+    assert all(name in points for name in ("random, 4", "random, 6", "ours, 6", "full"))
+    assert (out / "study.png").stat().st_size > 5000
 
     stamps = {path: path.stat().st_mtime_ns for path in (out / "rows").iterdir()}
     capfd.readouterr()
@@ -110,8 +116,7 @@ def test_keys_change_with_what_a_row_depends_on_and_with_nothing_else(tmp_path):
     assert [s for s, _ in more_seeds] == [s for s, _ in base]
     assert all(new != old for (_, new), (_, old) in zip(more_seeds, base, strict=True))
     assert keys([rows[0], {**MDM, "settings": {**MDM["settings"], "alpha": 0.4}}, rows[2]])[1] != base[1]
-    for changes in ({"made_of": "other data"}, {"timed": True}):
-        assert all(new != old for new, old in zip(keys(rows, **changes), base, strict=True))
+    assert all(new != old for new, old in zip(keys(rows, made_of="other data"), base, strict=True))
     other_students = keys(rows, read_by="others")
     assert [s for s, _ in other_students] == [s for s, _ in base]
     assert not {key for _, key in other_students} & {key for _, key in base}
@@ -159,7 +164,6 @@ def test_what_stands_in_the_way_of_some_rows_is_said_in_theirs(heads_data, tmp_p
         ({"rows": [{"method": "mdm", "student": {"imag": "x"}}]}, "image"),
         ({"seeds": 0}, "seeds must be at least 1"),
         ({"towers": None}, "mapping"),
-        ({"timed": 1}, "true or false"),
         ({"rows": [{"method": "mdm", "published": "kernel/cordal"}]}, "kernel/chordal"),
     ],
 )

@@ -18,6 +18,7 @@ from pairstill.losses import info_nce, kernel_energy
 from pairstill.methods import METHODS, mdm
 from pairstill.methods.optimise import optimise
 from pairstill.methods.synthetic import Diverged, SyntheticPairs
+from pairstill.methods.under_teachers import Init
 from pairstill.protocols import protocol_named
 from pairstill.run import Run
 from pairstill.training import Recipe
@@ -110,7 +111,7 @@ def test_the_objective_is_the_papers():
 @pytest.mark.parametrize(
     "change",
     [
-        *({"init": init} for init in get_args(mdm.Init) if init != "kmeans"),
+        *({"init": init} for init in get_args(Init) if init != "kmeans"),
         *({"teacher": teacher} for teacher in ("pretrained", "fine-tuned", "weighted-sum")),
         *({"kernel": kernel} for kernel in ("chordal", "laplacian")),
         *({"features": features} for features in ("singles", "concat")),

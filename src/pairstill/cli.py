@@ -111,7 +111,8 @@ def _parse(name: str, function: Callable[..., None], arguments: list[str]) -> di
         namespace = parser.parse_args(_with_underscores(arguments, function))
     except ArgumentError as error:
         raise PairstillError(f"{_readable(str(error))} See: pairstill {name} --help") from None
-    values = parser.instantiate_classes(namespace).as_dict()
+    instantiate = getattr(parser, "instantiate", parser.instantiate_classes)  # its name before jsonargparse 4.49
+    values = instantiate(namespace).as_dict()
     return {key: value for key, value in values.items() if key not in ("config", "print_config")}
 
 

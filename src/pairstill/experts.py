@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ def _open_or_create(encoded: Encoded, folder: Path, recipe: Recipe, seed: int) -
 
 
 def _train_one(encoded: Encoded, bank: Bank, expert: int, recipe: Recipe, seed: int, run: Run, advance: Any) -> None:
+    begin = time.monotonic()
     model = encoded.new_model(derive(seed, "anchor"))
     done, parameters = _so_far(bank, expert, recipe)
     with torch.no_grad():
@@ -83,7 +85,7 @@ def _train_one(encoded: Encoded, bank: Bank, expert: int, recipe: Recipe, seed: 
     train(model, encoded.split("train", augment=True).pairs, recipe, derive(seed, "expert", expert), on_epoch, done)
     bank.complete(expert, recipe.epochs)
     scores = model_recall(model, encoded.split("val"))
-    run.event("expert", expert=expert, val=scores.to_dict())
+    run.event("expert", expert=expert, training_seconds=time.monotonic() - begin, val=scores.to_dict())
 
 
 def _so_far(bank: Bank, expert: int, recipe: Recipe) -> tuple[int, dict[str, Tensor]]:

@@ -1,8 +1,8 @@
-"""Curves of a comparison: recall against iterations and against time, from the checks that each distillation wrote."""
+"""Figures of a comparison: its rows as points, and recall against iterations and against time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,34 @@ from pairstill.run import read_events
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Told apart by every kind of colour vision (Okabe and Ito)."""
+
+MOST_CURVES = 2 * len(COLOURS)
+
+
+def write_points(out: Path, name: str, title: str, records: Sequence[Mapping[str, Any]]) -> list[Path]:
+    """Draw each row's mean recall and deviation as SVG and PNG, published figures beside; returns the files."""
+    done = [record for record in records if "error" not in record][::-1]
+    if not done:
+        return []
+    from matplotlib.figure import Figure
+
+    several = len({record["pairs"] for record in done if record["method"] != "full"}) > 1
+    names = [f"{r['label']}, {r['pairs']:,}" if several and r["method"] != "full" else r["label"] for r in done]
+    figure = Figure(figsize=(7, 0.9 + 0.24 * len(done)), layout="constrained")
+    axes, rows = figure.subplots(), range(len(done))
+    means, spreads = [record["mean"] for record in done], [record["mean_std"] for record in done]
+    axes.errorbar(means, rows, xerr=spreads, fmt="o", ms=4, color=COLOURS[0], label="here")
+    beside = [(r["published_mean"], row) for row, r in enumerate(done) if r.get("published_mean") is not None]
+    if beside:
+        axes.plot(*zip(*beside, strict=True), "D", ms=4, mfc="none", color=COLOURS[1], label="published")
+        axes.legend(frameon=False, fontsize=8)
+    axes.set_yticks(rows, names, fontsize=8)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("mean recall, %")
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    return _write(figure, out, name)
 
 
 def checks_of(run: Path) -> list[dict[str, Any]]:
@@ -23,13 +51,15 @@ def checks_of(run: Path) -> list[dict[str, Any]]:
 def write_curves(out: Path, name: str, runs: Mapping[str, Path]) -> list[Path]:
     """Draw the runs that were checked more than once, as SVG and PNG; returns the files.
 
+    None where there are too many to be told apart.
+
     Args:
         out: Folder of the comparison.
         name: Of the files.
         runs: Run folders by the label of their row.
     """
     curves = {label: checks for label, run in runs.items() if len(checks := checks_of(run)) > 1}
-    if not curves:
+    if not 0 < len(curves) <= MOST_CURVES:
         return []
     from matplotlib.figure import Figure
 
@@ -45,7 +75,11 @@ def write_curves(out: Path, name: str, runs: Mapping[str, Path]) -> list[Path]:
         axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     figure.axes[0].set_ylabel("mean recall of the choosing students, %")
     figure.axes[1].legend(frameon=False, fontsize=8)
-    files = [out / f"{name}-curves.{kind}" for kind in ("svg", "png")]
+    return _write(figure, out, f"{name}-curves")
+
+
+def _write(figure: Any, out: Path, name: str) -> list[Path]:
+    files = [out / f"{name}.{kind}" for kind in ("svg", "png")]
     for file in files:
         with atomic(file) as temporary:
             figure.savefig(temporary, format=file.suffix[1:], dpi=150)

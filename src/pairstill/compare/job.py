@@ -66,8 +66,7 @@ class Job:
         settings = settings_of(entry.method, entry.settings) if entry.method in METHODS else None
         student = None if entry.method == "full" else study.student
         parts = [entry.method, entry.pairs, settings, experts, study.protocol, student, study.seed]
-        only_here = [study.name] if study.timed else []
-        return digest_of([self.made_of, *(_plain(part) for part in parts), *only_here])
+        return digest_of([self.made_of, *(_plain(part) for part in parts)])
 
     def key(self) -> str:
         """A digest of all that the row depends on."""
@@ -135,15 +134,15 @@ def _do(job: Job) -> dict[str, Any]:
         row = evaluate_full(encoded, protocol, study.seeds, recipe=study.expert, seed=study.seed)
         return _record(job, row, {})
     same = study.towers_of(entry) == study.source()
-    made = _distil(job, encoded if same else data.encoded(study.source(), device=job.device))
+    bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
+    made = _distil(job, encoded if same else data.encoded(study.source(), device=job.device), bank)
     readable = with_nearest_captions(encoded, made) if entry.texts == "nearest" else made
     row = evaluate(encoded, readable, protocol, study.seeds, recipe=study.student, seed=study.seed)
-    return _record(job, row, cost_of(job.set_folder / "run", made))
+    return _record(job, row, {**cost_of(job.set_folder / "run", made), **(cost_of_bank(bank) if bank else {})})
 
 
-def _distil(job: Job, encoded: Encoded) -> DistilledSet:
+def _distil(job: Job, encoded: Encoded, bank: Bank | None) -> DistilledSet:
     entry, study = job.entry, job.study
-    bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
     with locked(job.set_folder.with_name(f"{job.set_folder.name}.lock")):  # rows may share a set
         return distill(
             encoded,
@@ -172,6 +171,16 @@ def cost_of(run: Path, made: DistilledSet) -> dict[str, Any]:
         "iterations": len(steps) or None,
         "iterations_till_best": chosen,
         "seconds_till_best": at_best[0] if at_best else None,
+    }
+
+
+def cost_of_bank(bank: Bank) -> dict[str, Any]:
+    """What its experts took to train, and their size on disk."""
+    spent = {e["expert"]: e["training_seconds"] for e in read_events(bank.folder / "run") if e["kind"] == "expert"}
+    files = [bank.folder / checkpoint.file for checkpoint in bank.checkpoints]
+    return {
+        "expert_seconds": sum(spent.get(expert, 0.0) for expert in bank.experts),
+        "bank_mib": sum(file.stat().st_size for file in files) / 2**20,
     }
 
 

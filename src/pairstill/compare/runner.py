@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from rich.markup import escape
 
 from pairstill import api
-from pairstill.compare.figures import write_curves
+from pairstill.compare.figures import write_curves, write_points
 from pairstill.compare.job import Job, run_job
 from pairstill.compare.study import Study
 from pairstill.compare.tables import write_tables
@@ -56,7 +56,9 @@ def compare(
     _run_all(missing, todo, study, out, jobs)
     runs = {job.set_folder / "run": f"{job.entry.label}, {job.entry.pairs}" for job in reversed(todo)}
     write_curves(out, study.name, {label: run for run, label in reversed(runs.items())})
-    return _collect(todo, study, out)
+    records = _collect(todo, study, out)
+    write_points(out, study.name, study.title, records)
+    return records
 
 
 def _data(study: Study, out: Path, data: str | Path | None, device: api.Device) -> Prepared:

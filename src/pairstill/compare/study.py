@@ -66,7 +66,6 @@ class Study:
         seed: Of everything.
         student: How a student is trained.
         published: The dataset whose published main table is put beside, or None.
-        timed: Whether its rows are measured in this study even where another one has them, because time is compared.
     """
 
     name: str
@@ -81,7 +80,6 @@ class Study:
     seed: int = 0
     student: Recipe = STUDENT_RECIPE
     published: str | None = None
-    timed: bool = False
 
     def source(self) -> Towers:
         """The towers that sets are made with."""
@@ -173,8 +171,6 @@ def _as(hint: Any, value: Any, what: str) -> Any:
         if value not in wanted:
             raise unknown(what, str(value), [str(option) for option in wanted])
         return value
-    if wanted == [bool] and not isinstance(value, bool):
-        raise PairstillError(f"{what} must be true or false, not {value!r}.")
     try:
         if wanted == [float] and not isinstance(value, bool):
             return float(value)

@@ -23,50 +23,20 @@ from torch import Tensor
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
 from pairstill.losses import FEATURE_SETS
-from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method
-from pairstill.methods.mdm import Init
-from pairstill.methods.under_teachers import distil_under_teachers
+from pairstill.methods.under_teachers import TeacherSettings, distil_under_teachers
 
 MATCHED = {"modalities": ("singles",), "joint": ("joint",), "both": ("singles", "joint")}
 """What `match` means, as names of `losses.FEATURE_SETS`."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of DM; where MDM has the same setting, its default.
-
-    Args:
-        iterations: Updates of the synthetic pairs.
-        init: Where the pairs start.
-        teacher: Which weights encode, at each iteration.
-        merged_experts: How many experts a merged teacher is made of.
-        alpha: How far a merged teacher goes from the anchor to its experts (Eq. 5).
+class Settings(TeacherSettings):  # noqa: D101
+    __doc__ = f"""{(TeacherSettings.__doc__ or "").rstrip()}
         match: Whose means are matched: each modality's, those of agreement and discrepancy (joint), or both.
-        image_lr: Step size for pixels.
-        text_lr: Step size for text embeddings.
-        momentum: Momentum of SGD on the pairs.
-        clip: Largest norm of the whole gradient.
-        real_batch: Real pairs in an iteration.
-        check_every: Iterations between two scores on the split that the protocol chooses by.
     """
 
-    iterations: int = 200
-    init: Init = "kmeans"
-    teacher: Literal["merged", "weighted-sum", "fine-tuned", "pretrained"] = "merged"
-    merged_experts: int = 2
-    alpha: float = 0.5
     match: Literal["modalities", "joint", "both"] = "both"
-    image_lr: float = 100.0
-    text_lr: float = 100.0
-    momentum: float = 0.5
-    clip: float = 1.0
-    real_batch: int = 64
-    check_every: int = 25
-
-    def __post_init__(self) -> None:
-        counts = {"iterations": 1, "merged_experts": 2, "real_batch": 1, "check_every": 1}
-        check_settings(self, counts, ("clip",))
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:

@@ -20,26 +20,12 @@ from pairstill.encoded import EncodedSplit
 from pairstill.losses import ENERGY_FLOOR, FEATURE_SETS, energy_bracket, energy_root, info_nce
 from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method
-from pairstill.methods.under_teachers import distil_under_teachers
-
-Init = Literal["kmeans", "kmeans-projected", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"]
+from pairstill.methods.under_teachers import TeacherSettings, distil_under_teachers
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of MDM; the defaults are the paper's for Flickr8k, 100 pairs.
-
-    Args:
-        iterations: Updates of the synthetic pairs.
-        init: Where the pairs start.
-        teacher: Which weights encode, at each iteration.
-        merged_experts: How many experts a merged teacher is made of.
-        alpha: How far a merged teacher goes from the anchor to its experts (Eq. 5).
-        image_lr: Step size for pixels.
-        text_lr: Step size for text embeddings.
-        momentum: Momentum of SGD on the pairs.
-        clip: Largest norm of the whole gradient.
-        real_batch: Real pairs in an iteration.
+class Settings(TeacherSettings):  # noqa: D101
+    __doc__ = f"""{(TeacherSettings.__doc__ or "").rstrip()}
         contrast: Weight of InfoNCE.
         agreement: Weight of the first energy (lambda_agr).
         discrepancy: Weight of the second energy (lambda_dis).
@@ -48,19 +34,8 @@ class Settings:
         kernel: The energies' kernel.
         sigma: The kernel's width.
         temperature: Of InfoNCE.
-        check_every: Iterations between two scores on the split that the protocol chooses by.
     """
 
-    iterations: int = 200
-    init: Init = "kmeans"
-    teacher: Literal["merged", "weighted-sum", "fine-tuned", "pretrained"] = "merged"
-    merged_experts: int = 2
-    alpha: float = 0.5
-    image_lr: float = 100.0
-    text_lr: float = 100.0
-    momentum: float = 0.5
-    clip: float = 1.0
-    real_batch: int = 64
     contrast: float = 1.0
     agreement: float = 0.8
     discrepancy: float = 0.8
@@ -68,11 +43,10 @@ class Settings:
     kernel: Literal["geodesic", "chordal", "laplacian"] = "geodesic"
     sigma: float = 0.5
     temperature: float = 0.07
-    check_every: int = 25
 
     def __post_init__(self) -> None:
-        counts = {"iterations": 1, "merged_experts": 2, "real_batch": 2, "check_every": 1}
-        check_settings(self, counts, ("sigma", "temperature", "clip"))
+        super().__post_init__()
+        check_settings(self, {}, ("sigma", "temperature"))
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:

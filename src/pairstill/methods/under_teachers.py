@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
+from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, finished
 from pairstill.methods.optimise import optimise
 from pairstill.methods.start import start
@@ -22,10 +24,47 @@ Vectors = tuple[Tensor, Tensor]
 Objective = Callable[[Vectors, Vectors, Any], tuple[Tensor, dict[str, float]]]
 """`objective(real, synthetic, settings)`: the loss, and its terms with `loss` among them, from unit vectors."""
 
+Init = Literal["kmeans", "kmeans-projected", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"]
+
+
+@dataclass(frozen=True)
+class TeacherSettings:
+    """Settings; the defaults are the paper's for Flickr8k, 100 pairs.
+
+    Args:
+        iterations: Updates of the synthetic pairs.
+        init: Where the pairs start.
+        teacher: Which weights encode, at each iteration.
+        merged_experts: How many experts a merged teacher is made of.
+        alpha: How far a merged teacher goes from the anchor to its experts (Eq. 5).
+        image_lr: Step size for pixels.
+        text_lr: Step size for text embeddings.
+        momentum: Momentum of SGD on the pairs.
+        clip: Largest norm of the whole gradient.
+        real_batch: Real pairs in an iteration.
+        check_every: Iterations between two scores on the split that the protocol chooses by.
+    """
+
+    iterations: int = 200
+    init: Init = "kmeans"
+    teacher: Literal["merged", "weighted-sum", "fine-tuned", "pretrained"] = "merged"
+    merged_experts: int = 2
+    alpha: float = 0.5
+    image_lr: float = 100.0
+    text_lr: float = 100.0
+    momentum: float = 0.5
+    clip: float = 1.0
+    real_batch: int = 64
+    check_every: int = 25
+
+    def __post_init__(self) -> None:
+        counts = {"iterations": 1, "merged_experts": 2, "real_batch": 2, "check_every": 1}
+        check_settings(self, counts, ("clip",))
+
 
 def distil_under_teachers(pairs: EncodedSplit, context: Context, name: str, objective: Objective) -> DistilledSet:
-    """Move pixels and text embeddings down the gradient of `objective`; settings are named as MDM names them."""
-    settings = context.settings
+    """Move pixels and text embeddings down the gradient of `objective`."""
+    settings: TeacherSettings = context.settings
     bank = context.need_bank()
     teacher = Teacher(context.encoded)
 

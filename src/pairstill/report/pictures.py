@@ -30,8 +30,7 @@ def before_and_after(initial: DistilledSet, distilled: DistilledSet, path: Path,
             axis = axes[2 * band + offset][column]
             axis.imshow(pairs.pictures()[row].permute(1, 2, 0).numpy())
             axis.set_title(label if column == 0 else "", fontsize=9, loc="left", color="0.35")
-            caption = textwrap.shorten(pairs.captions[row][0], 90, placeholder="…")
-            wrapped = "\n".join(textwrap.wrap(caption, 26))
+            wrapped = "\n".join(textwrap.wrap(pairs.captions[row][0], 26, max_lines=3, placeholder=" …"))
             axis.text(0.5, -0.04, wrapped, transform=axis.transAxes, ha="center", va="top", fontsize=7)
     figure.suptitle(
         f"{len(distilled)} pairs, {distilled.info.get('method', '')}: pictures with the nearest real caption",
