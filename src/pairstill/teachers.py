@@ -27,14 +27,14 @@ def fine_tuned(bank: Bank, random: torch.Generator, experts: int, alpha: float) 
 
 def weighted_sum(bank: Bank, random: torch.Generator, experts: int, alpha: float) -> Weights:
     """Anchor and one random checkpoint, mixed with a weight drawn from [0, 1]."""
-    end = bank.parameters(_draw_checkpoints(bank, 1, random)[0])
+    end = bank.parameters(draw_checkpoints(bank, 1, random)[0])
     weight = torch.rand((), generator=random).item()
     return {name: torch.lerp(start, end[name], weight) for name, start in bank.anchor.items()}
 
 
 def merged(bank: Bank, random: torch.Generator, experts: int, alpha: float) -> Weights:
     """The paper's: N different experts, a random epoch of each, merged with the anchor layer by layer."""
-    rows = _draw_checkpoints(bank, experts, random)
+    rows = draw_checkpoints(bank, experts, random)
     ratios = merge_ratio(bank.gram[:, rows][:, :, rows])
     return merge(bank.anchor, [bank.parameters(row) for row in rows], ratios, alpha)
 
@@ -53,7 +53,7 @@ def _draw(items: list[int], count: int, random: torch.Generator) -> list[int]:
     return [items[i] for i in torch.randperm(len(items), generator=random)[:count].tolist()]
 
 
-def _draw_checkpoints(bank: Bank, count: int, random: torch.Generator) -> list[int]:
+def draw_checkpoints(bank: Bank, count: int, random: torch.Generator) -> list[int]:
     """A random epoch of each of `count` different experts."""
     rows = []
     for expert in _draw(bank.experts, count, random):

@@ -8,6 +8,7 @@ from torch import Tensor
 from pairstill.encoded import EncodedSplit
 from pairstill.init import PairFeatures, choose_pairs
 from pairstill.methods.contract import Context
+from pairstill.methods.initial import keep_initial
 from pairstill.seeds import derive, generator
 from pairstill.students import embed
 
@@ -19,23 +20,27 @@ def projected_features(pairs: EncodedSplit, context: Context) -> PairFeatures:
 
 
 def start(pairs: EncodedSplit, context: Context, init: str) -> tuple[Tensor, Tensor]:
-    """Images [N, 3, S, S] and texts [N, d_t] to begin with.
+    """Images [N, 3, S, S] and texts [N, d_t] to begin with; the run folder keeps a copy to show.
 
     `noise` draws standard normal pixels, and texts with the mean and spread of the real embeddings; every other
     way takes real pairs.
     """
-    encoded = context.encoded
-    if init == "kmeans-projected":
-        rows = choose_pairs("kmeans", projected_features(pairs, context), context.count, context.seed)
-    else:
-        known = "random" if init == "noise" else init
-        rows = choose_pairs(known, encoded.pair_features(pairs), context.count, context.seed)
+    if init == "noise":
+        images, texts = _noise(pairs, context)
+        keep_initial(pairs, context, images, texts, None)
+        return images, texts
+    projected = init == "kmeans-projected"
+    features = projected_features(pairs, context) if projected else context.encoded.pair_features(pairs)
+    rows = choose_pairs("kmeans" if projected else init, features, context.count, context.seed)
     image_rows, text_rows = pairs.pairs.links[rows].unbind(1)
-    texts = pairs.pairs.texts[text_rows].clone()
-    if init != "noise":
-        return encoded.pictures(pairs.images[image_rows]), texts
+    images, texts = context.encoded.pictures(pairs.images[image_rows]), pairs.pairs.texts[text_rows].clone()
+    keep_initial(pairs, context, images, texts, rows)
+    return images, texts
+
+
+def _noise(pairs: EncodedSplit, context: Context) -> tuple[Tensor, Tensor]:
     random = generator(context.seed, "noise")
-    size = encoded.towers.image_size
+    size, real = context.encoded.towers.image_size, pairs.pairs.texts
     images = torch.randn(context.count, 3, size, size, generator=random)
-    real = pairs.pairs.texts
-    return images, real.mean(dim=0) + real.std(dim=0) * torch.randn(texts.shape, generator=random)
+    noise = torch.randn(context.count, real.shape[1], generator=random)
+    return images, real.mean(dim=0) + real.std(dim=0) * noise

@@ -9,11 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from pairstill.bank import Bank
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
+from pairstill.files import write_json
+from pairstill.methods.anatomy import anatomy, ratios_by_layer
 from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, finished
-from pairstill.methods.optimise import optimise
+from pairstill.methods.initial import read_initial
+from pairstill.methods.optimise import Chosen, optimise
 from pairstill.methods.start import start
 from pairstill.methods.synthetic import SyntheticPairs
 from pairstill.seeds import generator
@@ -23,6 +27,8 @@ from pairstill.teachers import TEACHERS
 Vectors = tuple[Tensor, Tensor]
 Objective = Callable[[Vectors, Vectors, Any], tuple[Tensor, dict[str, float]]]
 """`objective(real, synthetic, settings)`: the loss, and its terms with `loss` among them, from unit vectors."""
+
+SHOWN_REAL_PAIRS = 500
 
 Init = Literal["kmeans", "kmeans-projected", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"]
 
@@ -83,7 +89,32 @@ def distil_under_teachers(pairs: EncodedSplit, context: Context, name: str, obje
         *start(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum
     )
     chosen = optimise(context, name, synthetic, step, settings.iterations, settings.check_every)
+    _look_inside(pairs, context, name, teacher, bank, chosen)
     return finished(pairs, context, name, chosen.images, chosen.texts, chosen=chosen.provenance())
+
+
+@torch.no_grad()
+def _look_inside(
+    pairs: EncodedSplit, context: Context, name: str, teacher: Teacher, bank: Bank, chosen: Chosen
+) -> None:
+    """Write what a teacher of this run sees in real, initial and distilled pairs into the run folder."""
+    settings: TeacherSettings = context.settings
+    random = generator(context.seed, name, "anatomy")
+    teacher.load(TEACHERS[settings.teacher](bank, random, settings.merged_experts, settings.alpha))
+    first, encoder = read_initial(context.run.folder), context.encoded.image_encoder
+    assert first is not None, "every start keeps its first pairs"
+
+    def encode(images: Tensor, texts: Tensor) -> Vectors:
+        return teacher(context.encoded.to_inputs(images).to(teacher.device), texts.to(teacher.device))
+
+    found = anatomy(
+        encode_real_batch(pairs, teacher, SHOWN_REAL_PAIRS, random),
+        encode(encoder.normalise(first.pictures), first.texts),
+        encode(chosen.images, chosen.texts),
+    )
+    if len(bank.experts) >= settings.merged_experts:
+        found["ratios"] = ratios_by_layer(bank, random, settings.merged_experts)
+    write_json(context.run.folder / "anatomy.json", found)
 
 
 @torch.no_grad()

@@ -1,0 +1,64 @@
+"""What the pairs started from, kept in the run folder so that it can be shown beside what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pairstill.distilled import nearest_captions
+from pairstill.encoded import EncodedSplit
+from pairstill.files import read_json, read_tensors, write_json, write_tensors
+from pairstill.init import PairFeatures
+from pairstill.methods.contract import Context
+
+ROWS_AT_ONCE = 16384
+
+
+@dataclass(frozen=True)
+class Initial:
+    """The first pairs of a run.
+
+    Attributes:
+        pictures: As bytes, [N, 3, S, S].
+        texts: Their embeddings, [N, d_t].
+        captions: For each pair the real captions nearest to its text.
+        cells: For each pair how many training pairs are nearer to it than to any other; None where it was no real pair.
+    """
+
+    pictures: Tensor
+    texts: Tensor
+    captions: list[list[str]]
+    cells: list[int] | None
+
+
+def keep_initial(pairs: EncodedSplit, context: Context, images: Tensor, texts: Tensor, rows: Tensor | None) -> None:
+    """Write the first pairs into the run folder; where they are real ones, `rows` of the training links says which."""
+    folder = context.run.folder
+    if (folder / "initial.json").exists():
+        return
+    pictures = context.encoded.image_encoder.denormalise(images).clamp(0, 1)
+    tensors = {"pictures": (pictures * 255).round().to(torch.uint8).contiguous(), "texts": texts.contiguous()}
+    write_tensors(folder / "initial.safetensors", tensors)
+    cells = None if rows is None else cell_sizes(context.encoded.pair_features(pairs), rows)
+    captions = nearest_captions(texts, pairs.pairs.texts, pairs.captions)
+    write_json(folder / "initial.json", {"captions": captions, "cells": cells})
+
+
+def read_initial(run: Path) -> Initial | None:
+    """The first pairs of a run, or None where it kept none."""
+    if not (run / "initial.json").exists():
+        return None
+    record = read_json(run / "initial.json")
+    tensors = read_tensors(run / "initial.safetensors")
+    return Initial(tensors["pictures"], tensors["texts"], record["captions"], record["cells"])
+
+
+def cell_sizes(features: PairFeatures, rows: Tensor) -> list[int]:
+    """How many of all pairs have their joint feature nearest, in cosine, to that of each of `rows`."""
+    joint = features.joint_rows()
+    centres = joint[rows]
+    nearest = torch.cat([(block @ centres.T).argmax(dim=1) for block in joint.split(ROWS_AT_ONCE)])
+    return torch.bincount(nearest, minlength=len(rows)).tolist()

@@ -1,0 +1,82 @@
+import itertools
+import json
+
+import torch
+import torch.nn.functional as F
+
+from pairstill import api
+from pairstill.init import PairFeatures
+from pairstill.merge import merge_ratio
+from pairstill.methods import mdm
+from pairstill.methods.anatomy import BINS, anatomy, ratios_by_layer
+from pairstill.methods.initial import cell_sizes, read_initial
+from pairstill.training import Recipe
+
+QUICK = Recipe(epochs=2, batch_size=16)
+SHORT = mdm.Settings(iterations=2, check_every=2, real_batch=8)
+
+
+def unit(*shape, seed=0):
+    return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+def test_a_run_keeps_what_its_pairs_started_from(heads_data, heads_bank, tmp_path):
+    coreset = api.distill(heads_data, tmp_path / "kmeans", "kmeans", 6)
+    api.distill(heads_data, tmp_path / "mdm", "mdm", 6, heads_bank, settings=SHORT, student=QUICK)
+    first = read_initial(tmp_path / "mdm" / "run")
+    torch.testing.assert_close(first.pictures / 255, coreset.pictures(), atol=1 / 254, rtol=0)
+    torch.testing.assert_close(first.texts, coreset.texts)
+    assert first.captions == coreset.captions
+    assert sum(first.cells) == len(heads_data.encoded().split("train").pairs.links)
+    assert read_initial(tmp_path) is None
+
+
+def test_noise_is_nobodys_neighbour(heads_data, heads_bank, tmp_path):
+    settings = mdm.Settings(iterations=1, check_every=1, real_batch=8, init="noise")
+    api.distill(heads_data, tmp_path / "mdm", "mdm", 6, heads_bank, settings=settings, student=QUICK)
+    assert read_initial(tmp_path / "mdm" / "run").cells is None
+
+
+def test_cells_are_counted_as_one_would():
+    features = PairFeatures(unit(20, 3), unit(30, 4, seed=1), torch.stack([torch.arange(30) % 20, torch.arange(30)], 1))
+    rows, joint = torch.tensor([4, 11, 25]), features.joint_rows()
+    expected = [0, 0, 0]
+    for row in joint:
+        cosines = [torch.cosine_similarity(row, joint[centre], dim=0).item() for centre in rows]
+        expected[cosines.index(max(cosines))] += 1
+    assert cell_sizes(features, rows) == expected
+
+
+def test_anatomy_counts_cosines_as_one_would():
+    real, first, last = ((unit(n, 5, seed=n), unit(n, 5, seed=n + 50)) for n in (7, 4, 5))
+    found = anatomy(real, first, last)
+    cosines = [float(v @ t) for v, t in zip(*last, strict=True)]
+    expected = [sum(1 for c in cosines if low <= BINS * (c + 1) / 2 < low + 1) / 5 for low in range(BINS)]
+    assert found["match"]["distilled"] == [round(share, 5) for share in expected]
+    joint = [F.normalize(v - t, dim=0) for v, t in zip(*first, strict=True)]
+    pairwise = [float(joint[i] @ joint[j]) for i in range(4) for j in range(i)]
+    mean = (
+        sum(
+            (index + 0.5) / BINS * 2 - 1
+            for index in range(BINS)
+            for _ in range(round(6 * found["discrepancy"]["initial"][index]))
+        )
+        / 6
+    )
+    assert abs(mean - sum(pairwise) / 6) < 1 / BINS
+    for kind in ("match", "agreement", "discrepancy"):
+        assert all(abs(sum(shares) - 1) < 1e-3 for shares in found[kind].values())
+
+
+def test_ratios_are_those_of_the_merge(heads_bank, heads_data, tmp_path):
+    bank = heads_bank
+    found = ratios_by_layer(bank, torch.Generator().manual_seed(0), 2)
+    assert [row["layer"] for row in found] == list(bank.anchor)
+    couples = itertools.combinations(range(len(bank.checkpoints)), 2)
+    different = [[a, b] for a, b in couples if bank.checkpoints[a].expert != bank.checkpoints[b].expert]
+    every = torch.stack([merge_ratio(bank.gram[:, rows][:, :, rows]) for rows in different])
+    for number, row in enumerate(found):
+        assert every[:, number].min() - 1e-9 <= row["mean"] <= every[:, number].max() + 1e-9
+    api.distill(heads_data, tmp_path / "mdm", "mdm", 6, bank, settings=SHORT, student=QUICK)
+    written = json.loads((tmp_path / "mdm/run/anatomy.json").read_text())
+    assert len(written["ratios"]) == len(bank.anchor)
