@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -111,7 +113,17 @@ def evaluate(
     if distilled == "full":
         return evaluate_full(_encoded(data, towers, device), preset, seeds, split, seed=seed)
     pairs = distilled if isinstance(distilled, DistilledSet) else load(Path(str(distilled)))
-    return score(_encoded(data, towers, device), pairs, preset, seeds, split, student, seed)
+    row = score(_encoded(data, towers, device), pairs, preset, seeds, split, student, seed)
+    if not isinstance(distilled, DistilledSet):
+        _write_down(Path(str(distilled)), row)
+    return row
+
+
+def _write_down(folder: Path, row: Row) -> None:
+    """Keep a score beside the run that made the set, for the report; a set that came without its run is left alone."""
+    if (folder / "run").is_dir() and os.access(folder / "run", os.W_OK):
+        with (folder / "run" / "scores.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row.to_dict()) + "\n")
 
 
 def _encoded(data: str | Path | Prepared, changes: Mapping[str, Any] | None, device: Device) -> Encoded:

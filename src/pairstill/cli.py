@@ -21,6 +21,7 @@ COMMANDS = {
     "distill": "distil prepared data into a few pairs",
     "evaluate": "train students on a distilled set and score them",
     "compare": "many methods on the same work, from a recipe, as one table",
+    "report": "one HTML file to look at a set, several, or a comparison",
 }
 
 USAGE = """pairstill distils an image-caption dataset into a few hundred pairs that train a retrieval model.

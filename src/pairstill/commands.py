@@ -193,6 +193,19 @@ def compare(
         raise PairstillError(f"{len(failed)} of {len(records)} rows failed; the others are in {table}.")
 
 
+def report(folder: str, out: str | None = None) -> None:
+    """Write one HTML file that shows a distilled set, a folder of sets, or a comparison. It needs only a browser.
+
+    Args:
+        folder: A distilled set, a folder of several (such as that of `pairstill demo`), or the --out of a comparison.
+        out: The file to write; FOLDER/report.html when left out.
+    """
+    from pairstill.report.page import write_report
+
+    path = write_report(Path(folder), Path(out) if out else None)
+    out_console.print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB. Open it in a browser.", soft_wrap=True)
+
+
 def ls(what: str | None = None) -> None:
     """List what there is to choose from.
 

@@ -14,6 +14,7 @@ from pairstill.evaluation import Row, evaluate_full
 from pairstill.methods import kmeans, mdm, random
 from pairstill.progress import console, duration
 from pairstill.protocols import protocol_named
+from pairstill.report.page import write_report
 from pairstill.report.pictures import before_and_after
 from pairstill.run import read_events
 from pairstill.tables import results_table, write_rows
@@ -50,6 +51,7 @@ def run_demo(out: Path) -> list[Row]:
     rows.append(evaluate_full(data.encoded(device=api.device_named("auto")), protocol_named("clean"), recipe=RECIPE))
     write_rows(out / "results.json", rows)
     before_and_after(load(out / "kmeans"), load(out / "mdm"), out / "pairs.png")
+    write_report(out)
     _show(out, rows, time.monotonic() - started)
     return rows
 
@@ -67,6 +69,7 @@ def _show(out: Path, rows: list[Row], seconds: float) -> None:
     printer.print(
         f"{PAIRS} distilled pairs give {ratio:.1f} x the recall of {PAIRS} random ones, and {share:.0f} % of the full "
         f"set's, in {duration(seconds)}.\n"
+        f"report    {out / 'report.html'} (open it in a browser)\n"
         f"results   {out / 'results.json'}\npictures  {out / 'pairs.png'}\nthe set   {out / 'mdm'}",
         soft_wrap=True,
     )

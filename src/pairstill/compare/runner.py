@@ -191,8 +191,9 @@ def _collect(todo: Sequence[Job], study: Study, out: Path) -> list[dict[str, Any
     for job in todo:
         base = {"label": job.entry.label, "method": job.entry.method, "pairs": job.entry.pairs}
         if job.result.exists():
-            published = {"published_mean": study.published_mean(job.entry)}
-            records.append({**read_json(job.result), "label": job.entry.label, **published})
+            beside = {"published_mean": study.published_mean(job.entry)}
+            made = {} if job.entry.method == "full" else {"set": job.set_folder.relative_to(out).as_posix()}
+            records.append({**read_json(job.result), "label": job.entry.label, **beside, **made})
         else:
             why = read_json(job.failure)["error"] if job.failure.exists() else "not run yet"
             records.append({**base, "error": why})

@@ -1,1 +1,1 @@
-"""What is shown to people: pictures now; tables and a page to come."""
+"""What is shown to people: one HTML page, and a picture of pairs."""
