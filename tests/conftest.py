@@ -136,3 +136,19 @@ def tiny_diffusion(tmp_path_factory):
     judge.save_pretrained(folder / "clip")
     tokenizer.save_pretrained(folder / "clip")
     return {"model": str(folder / "pipe"), "judge": str(folder / "clip")}
+
+
+@pytest.fixture(scope="session")
+def sets(tmp_path_factory, heads_data, heads_bank):
+    """A folder as the demo leaves one: two sets with their runs, and scores."""
+    from pairstill.methods import mdm
+
+    folder, quick = tmp_path_factory.mktemp("sets"), Recipe(epochs=3, batch_size=16)
+    short = mdm.Settings(iterations=4, check_every=2, real_batch=8, image_lr=10.0)
+    rows = []
+    for method, settings in (("random", None), ("mdm", short)):
+        api.distill(heads_data, folder / method, method, 6, heads_bank, settings=settings, student=quick)
+        rows.append(api.evaluate(folder / method, heads_data, seeds=2, student=quick).to_dict())
+    full = {**rows[0], "method": "full", "pairs": 192, "mean": 2 * rows[0]["mean"]}
+    (folder / "results.json").write_text(json.dumps([*rows, full]))
+    return folder

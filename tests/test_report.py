@@ -8,34 +8,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pairstill import api
 from pairstill.cli import main
 from pairstill.distilled import load
 from pairstill.errors import PairstillError
-from pairstill.methods import mdm
 from pairstill.methods.initial import read_initial
 from pairstill.report import gallery as gallery_module
 from pairstill.report.charts import Scale, lines, stems, ticks
 from pairstill.report.gallery import gallery
 from pairstill.report.gather import commands, gather, view_run
 from pairstill.report.page import render, write_report
-from pairstill.training import Recipe
-
-QUICK = Recipe(epochs=3, batch_size=16)
-SHORT = mdm.Settings(iterations=4, check_every=2, real_batch=8, image_lr=10.0)
-
-
-@pytest.fixture(scope="module")
-def sets(tmp_path_factory, heads_data, heads_bank):
-    """A folder as the demo leaves one: two sets with their runs, and scores."""
-    folder = tmp_path_factory.mktemp("sets")
-    rows = []
-    for method, settings in (("random", None), ("mdm", SHORT)):
-        api.distill(heads_data, folder / method, method, 6, heads_bank, settings=settings, student=QUICK)
-        rows.append(api.evaluate(folder / method, heads_data, seeds=2, student=QUICK).to_dict())
-    full = {**rows[0], "method": "full", "pairs": 192, "mean": 2 * rows[0]["mean"]}
-    (folder / "results.json").write_text(json.dumps([*rows, full]))
-    return folder
 
 
 def decoded(address):

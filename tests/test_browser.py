@@ -1,0 +1,109 @@
+"""The page in a real browser: Debian's Chromium, driven by Playwright. Screenshots are left in runs/screenshots."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pairstill.report.page import write_report
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SCREENSHOTS = Path(__file__).parents[1] / "runs" / "screenshots"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install -y chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """`open_page(address, width, scheme)`: a page whose console must stay silent."""
+    complaints, contexts = [], []
+
+    def start(address, width=1440, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address)
+        return page
+
+    yield start
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def report(sets, tmp_path_factory):
+    return write_report(sets, tmp_path_factory.mktemp("page") / "report.html").as_uri()
+
+
+def overflow(page):
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def keep(page, name):
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_cut_off_on_phones_and_desks(report, open_page, width, scheme):
+    page = open_page(report, width, scheme)
+    assert overflow(page) == 0
+    page.locator(".pairs").first.scroll_into_view_if_needed()
+    page.locator(".pair img").first.wait_for()
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") is (scheme == "light")
+    keep(page, f"report-{width}-{scheme}")
+
+
+def test_the_gallery_filters_and_sorts(report, open_page):
+    page = open_page(report)
+    cards = page.locator(".pair")
+    assert cards.count() == 6
+    word = cards.nth(3).locator("p").first.inner_text()
+    page.get_by_label("Find").fill(word)
+    assert 1 <= cards.count() < 6
+    assert "of 6 pairs" in page.locator("output").inner_text()
+    page.get_by_label("Find").fill("")
+    page.get_by_label("Sort").select_option("moved")
+    moved = [
+        float(text.split("moved ")[1].split()[0])
+        for text in page.locator(".pair .small").all_inner_texts()
+        if "moved" in text
+    ]
+    assert len(moved) == 6 and moved == sorted(moved, reverse=True)
+
+
+def test_the_slider_works_from_the_keyboard_and_the_difference_shows(report, open_page):
+    page = open_page(report)
+    slider, frame = page.locator(".pair input[type=range]").first, page.locator(".frame").first
+    slider.focus()
+    for _ in range(10):
+        page.keyboard.press("ArrowRight")
+    assert frame.evaluate("node => node.style.getPropertyValue('--cut')") == "60%"
+    after = page.locator(".frame .after").first
+    assert after.evaluate("node => getComputedStyle(node).clipPath").endswith("60%)")
+    page.get_by_label("Show").select_option("difference")
+    assert after.evaluate("node => getComputedStyle(node).mixBlendMode") == "difference"
+    assert not slider.is_visible()
+    keep(page, "report-difference")
+
+
+def test_it_prints(report, open_page):
+    page = open_page(report)
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    page.emulate_media(media="print")
+    assert not page.locator(".controls").first.is_visible()
