@@ -10,28 +10,40 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
-    from pairstill.api import distill, evaluate, import_experts, prepare, train_experts
+    from pairstill.api import distill, evaluate, import_experts, prepare, train_experts, train_student
     from pairstill.distilled import DistilledSet, load
     from pairstill.errors import PairstillError
+    from pairstill.exports import export
+    from pairstill.exports.push import push_to_hub
+    from pairstill.student import Student, load_student
     from pairstill.towers import Towers
 
 __all__ = [
     "DistilledSet",
     "PairstillError",
+    "Student",
     "Towers",
     "distill",
     "evaluate",
+    "export",
     "import_experts",
     "load",
+    "load_student",
     "prepare",
+    "push_to_hub",
     "train_experts",
+    "train_student",
 ]
 
 _HOMES = {
     "DistilledSet": "distilled",
     "PairstillError": "errors",
+    "Student": "student",
     "Towers": "towers",
+    "export": "exports",
     "load": "distilled",
+    "load_student": "student",
+    "push_to_hub": "exports.push",
 }
 
 

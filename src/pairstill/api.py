@@ -14,15 +14,18 @@ from pairstill.buffers import import_buffers
 from pairstill.distilled import DistilledSet, load
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError, unknown
-from pairstill.evaluation import Row, evaluate_full
+from pairstill.evaluation import Row, distilled_pairs, evaluate_full
 from pairstill.evaluation import evaluate as score
 from pairstill.experts import train_experts as train_into_bank
 from pairstill.prepared import Prepared, open_prepared
 from pairstill.prepared import prepare as prepare_folder
+from pairstill.progress import progress
 from pairstill.protocols import protocol_named
 from pairstill.sources import SourceSpec
-from pairstill.towers import Towers
-from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
+from pairstill.student import Student
+from pairstill.students import learnt_recipe, model_recall
+from pairstill.towers import Towers, load_text_encoder
+from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe, train
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -124,6 +127,40 @@ def _write_down(folder: Path, row: Row) -> None:
     if (folder / "run").is_dir() and os.access(folder / "run", os.W_OK):
         with (folder / "run" / "scores.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row.to_dict()) + "\n")
+
+
+def train_student(
+    distilled: str | Path | DistilledSet | Literal["full"],
+    data: str | Path | Prepared,
+    out: str | Path,
+    seed: int = 0,
+    device: Device = "auto",
+    student: Recipe | None = None,
+) -> Student:
+    """Train one student on a distilled set, or on all real pairs ("full"), take its recall, and save it in `out`.
+
+    The recipe is the students' own, for "full" the experts', unless another is given.
+    """
+    folder = Path(out)
+    if (folder / "student.json").exists():
+        raise PairstillError(f"{folder} already holds a student. Choose another --out.")
+    encoded = _encoded(data, None, device)
+    info: dict[str, Any] = {"dataset": {"name": encoded.dataset.name, "license": encoded.dataset.license}}
+    if distilled == "full":
+        pairs, recipe = encoded.split("train", augment=True).pairs, student or EXPERT_RECIPE
+    else:
+        made = distilled if isinstance(distilled, DistilledSet) else load(Path(str(distilled)))
+        pairs = distilled_pairs(encoded, made)
+        recipe = learnt_recipe(student or STUDENT_RECIPE, made.info.get("student", {}))
+        info = {**made.info, "pairs": len(made)}
+    model = encoded.new_model(seed)
+    with progress("student", recipe.epochs) as advance:
+        train(model, pairs, recipe, seed, lambda epoch: advance(1))
+    score = {**model_recall(model, encoded.split("test")).to_dict(), "split": "test"}
+    text_encoder = load_text_encoder(encoded.towers.text, encoded.towers.text_pooling).to(encoded.device)
+    kept = Student(encoded.towers, model.eval(), encoded.image_encoder, text_encoder, info, score, encoded.device)
+    kept.save(folder)
+    return kept
 
 
 def _encoded(data: str | Path | Prepared, changes: Mapping[str, Any] | None, device: Device) -> Encoded:

@@ -21,6 +21,9 @@ COMMANDS = {
     "distill": "distil prepared data into a few pairs",
     "evaluate": "train students on a distilled set and score them",
     "compare": "many methods on the same work, from a recipe, as one table",
+    "train": "train one student on a distilled set and keep it",
+    "export": "a set as a Hugging Face dataset, WebDataset shards or PNG files",
+    "push": "upload a set, an export or a student to a hub",
     "report": "one HTML file to look at a set, several, or a comparison",
 }
 

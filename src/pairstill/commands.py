@@ -193,6 +193,58 @@ def compare(
         raise PairstillError(f"{len(failed)} of {len(records)} rows failed; the others are in {table}.")
 
 
+def train(
+    distilled: str,
+    data: str | None = None,
+    out: str | None = None,
+    seed: int = 0,
+    device: api.Device = "auto",
+    student: Recipe | None = None,
+) -> None:
+    """Train one student on a distilled set and keep it: a model that finds pictures by texts and texts by pictures.
+
+    Args:
+        distilled: A distilled set, or `full` to train on all real pairs.
+        data: The prepared dataset that it is tested on.
+        out: Folder of the student.
+        seed: Of the student.
+        device: Where to train.
+        student: How it is trained; as `pairstill evaluate` does when left out.
+    """
+    folder = _needed(out, "--out", "the folder of the student")
+    kept = api.train_student(distilled, _needed(data, "--data", "the prepared dataset"), folder, seed, device, student)
+    out_console.print(f"{folder}: mean recall {kept.score['mean']:.1f} on the {kept.score['split']} split")
+
+
+def export(distilled: str, out: str | None = None, to: str = "hf") -> None:
+    """Write a distilled set in a form that other tools read. Pictures become 8-bit; the card says what was clipped.
+
+    Args:
+        distilled: A distilled set.
+        out: Folder to write.
+        to: hf (parquet, for datasets.load_dataset and a hub's viewer), webdataset (tar shards) or folder (PNG files).
+    """
+    from pairstill.exports import export as write
+
+    folder = write(distilled, _needed(out, "--out", "the folder of the export"), to)
+    out_console.print(f"{folder}: exported as {to}", soft_wrap=True)
+
+
+def push(folder: str, repo: str | None = None, private: bool = True, endpoint: str | None = None) -> None:
+    """Upload a distilled set, an export of one, or a student to a hub, where you are logged in (`hf auth login`).
+
+    Args:
+        folder: What to upload.
+        repo: Its name there, such as you/flickr8k-100.
+        private: Whether only you may see it.
+        endpoint: Another hub than the usual one.
+    """
+    from pairstill.exports.push import push_to_hub
+
+    address = push_to_hub(folder, str(_needed(repo, "--repo", "a name such as you/pairs")), private, endpoint)
+    out_console.print(f"{folder} is at {address}", soft_wrap=True)
+
+
 def report(folder: str, out: str | None = None) -> None:
     """Write one HTML file that shows a distilled set, a folder of sets, or a comparison. It needs only a browser.
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pairstill.cards import dataset_card
 from pairstill.errors import PairstillError
 from pairstill.files import digest_of, read_json, read_tensors, sha256, write_json, write_tensors, write_text
 
@@ -90,8 +91,15 @@ class DistilledSet(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
 
 def load(folder: str | Path) -> DistilledSet:
-    """Load a distilled set, after checking its format and the hash of every file. Nothing is unpickled."""
+    """Load a distilled set, after checking its format and the hash of every file, or an export of one.
+
+    Nothing is unpickled.
+    """
     folder = Path(folder)
+    if (folder / "export.json").exists():
+        from pairstill.exports import load_export
+
+        return load_export(folder)
     manifest = _read_manifest(folder)
     for name, expected in manifest["sha256"].items():
         if Path(name).name != name or name in ("", ".."):
@@ -149,32 +157,3 @@ def nearest_captions(texts: Tensor, real: Tensor, captions: Sequence[str], count
     for row in scores.topk(min(4 * count, scores.shape[1]), dim=1).indices.tolist():
         found.append(list(dict.fromkeys(captions[i] for i in row))[:count])
     return found
-
-
-def dataset_card(distilled: DistilledSet) -> str:
-    """The README of a set: what it is, where it comes from, how to use it."""
-    info = distilled.info
-    size = distilled.images.shape[-1]
-    towers = info.get("towers", {})
-    return f"""# {len(distilled)} distilled pairs of {info.get("dataset", {}).get("name", "an unknown dataset")}
-
-Made by pairstill {info.get("pairstill", "")} with the method `{info.get("method", "?")}`, seed {info.get("seed", "?")}.
-
-| | |
-| --- | --- |
-| pictures | {len(distilled)} of {size} x {size} pixels, normalised floats (`images.safetensors`) |
-| texts | width {distilled.texts.shape[1]}, of the frozen `{towers.get("text", "?")}` (`texts.safetensors`) |
-| image encoder | `{towers.get("image", "?")}` |
-| nearest captions | `captions.jsonl`, taken from the source dataset |
-| licence of the source | {info.get("dataset", {}).get("license", "unknown")} |
-
-```python
-import pairstill
-
-pairs = pairstill.load("PATH/TO/THIS/FOLDER")   # checks every file's hash
-images, texts = pairs[:]
-```
-
-Meant for training retrieval models cheaply and for research on dataset distillation. The pictures are optimised
-pixels, not photographs: do not read them as evidence of anything. Whatever bias the source has, this set has too.
-"""

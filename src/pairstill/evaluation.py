@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -61,10 +61,7 @@ def evaluate(
 ) -> Row:
     """Train `seeds` students on a distilled set and score them on `split`; step sizes that it learnt come first."""
     protocol.check(encoded.towers)
-    check_fits(encoded, distilled)
-    augment = dsa if protocol.augment else None
-    candidate = Candidate(as_read_by(encoded, distilled), distilled.texts, distilled.similarity)
-    pairs = as_training_pairs(encoded, candidate, augment)
+    pairs = distilled_pairs(encoded, distilled, dsa if protocol.augment else None)
     learnt = distilled.info.get("student", {})
     if learnt and (recipe.lr, recipe.text_lr) != (STUDENT_RECIPE.lr, STUDENT_RECIPE.text_lr):
         sizes = f"{learnt.get('lr', recipe.lr):.3g} for images, {learnt.get('text_lr', recipe.lr):.3g} for texts"
@@ -72,6 +69,15 @@ def evaluate(
     recipe = learnt_recipe(recipe, learnt)
     method = str(distilled.info.get("method", "unknown"))
     return _score(encoded, pairs, protocol, recipe, seeds, split, seed, method, len(distilled))
+
+
+def distilled_pairs(
+    encoded: Encoded, distilled: DistilledSet, augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+) -> TrainingPairs:
+    """A distilled set as students of these towers train on it, if they can."""
+    check_fits(encoded, distilled)
+    candidate = Candidate(as_read_by(encoded, distilled), distilled.texts, distilled.similarity)
+    return as_training_pairs(encoded, candidate, augment)
 
 
 def evaluate_full(

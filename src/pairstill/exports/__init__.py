@@ -1,0 +1,45 @@
+"""Distilled sets in the forms that other tools read: a Hugging Face dataset, WebDataset shards, a folder of PNG files.
+
+Pictures become 8-bit there: what lies outside black...white is clipped, and `export.json` says how much that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pairstill.distilled import DistilledSet, load
+from pairstill.errors import PairstillError, unknown
+from pairstill.exports import hub_dataset, plain_folder, shards
+from pairstill.exports.parts import Parts, read_record, write_record
+from pairstill.report.gather import scores_of, view_run
+
+FORMATS: dict[str, tuple[Callable[[Parts, Path], None], Callable[[Path], Parts]]] = {
+    "hf": (hub_dataset.write, hub_dataset.read),
+    "webdataset": (shards.write, shards.read),
+    "folder": (plain_folder.write, plain_folder.read),
+}
+
+
+def export(distilled: str | Path, out: str | Path, to: str = "hf") -> Path:
+    """Write a distilled set in another form; returns the folder."""
+    if to not in FORMATS:
+        raise unknown("form of export", to, FORMATS)
+    folder = Path(out)
+    if folder.exists() and any(folder.iterdir()):
+        raise PairstillError(f"{folder} is not empty. Choose another --out.")
+    made = load(distilled)
+    parts = Parts.of(made, scores_of([view_run(Path(distilled))]))
+    folder.mkdir(parents=True, exist_ok=True)
+    FORMATS[to][0](parts, folder)
+    write_record(folder, to, parts)
+    return folder
+
+
+def load_export(folder: str | Path) -> DistilledSet:
+    """A distilled set out of an export, in any of its forms; its pictures have the 8 bits that the export has."""
+    folder = Path(folder)
+    record = read_record(folder)
+    if record["form"] not in FORMATS:
+        raise unknown("form of export", record["form"], FORMATS)
+    return FORMATS[record["form"]][1](folder).to_set(record["info"])

@@ -1,0 +1,96 @@
+"""What every form of export holds: pictures of 8 bits, embeddings, captions, similarity, and how much was clipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pairstill.distilled import DistilledSet
+from pairstill.errors import PairstillError
+from pairstill.files import read_json, write_json
+
+Pictures = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A set on its way into or out of an export.
+
+    Attributes:
+        pictures: [N, S, S, 3].
+        texts: Embeddings [N, d_t].
+        captions: The nearest real captions of each pair.
+        similarity: [N, N], where the set has one.
+        info: The set's own.
+        clipped: The share of pixel values that lay outside black...white, and how far on average, of 255.
+        scores: What the set was found to be worth.
+    """
+
+    pictures: Pictures
+    texts: Tensor
+    captions: Sequence[Sequence[str]]
+    similarity: Tensor | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+    clipped: dict[str, float] = field(default_factory=dict)
+    scores: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, made: DistilledSet, scores: list[dict[str, Any]]) -> Parts:
+        """The parts of a set."""
+        mean, std = _normalisation(made.info)
+        free = made.images * std + mean
+        outside = (free - free.clamp(0, 1)).abs()
+        beyond = outside > 0
+        clipped = {
+            "share": beyond.float().mean().item(),
+            "by": 255 * (outside[beyond].mean().item() if beyond.any() else 0.0),
+        }
+        pictures = (free.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+        return cls(pictures, made.texts, made.captions, made.similarity, dict(made.info), clipped, scores)
+
+    def to_set(self, info: dict[str, Any]) -> DistilledSet:
+        """A set again."""
+        mean, std = _normalisation(info)
+        pixels = torch.from_numpy(np.ascontiguousarray(self.pictures)).permute(0, 3, 1, 2).float() / 255
+        return DistilledSet((pixels - mean) / std, self.texts, self.captions, info, self.similarity)
+
+    def clipping(self) -> str:
+        """A sentence for the card."""
+        if not self.clipped.get("share"):
+            return "Pictures are 8-bit; nothing was clipped."
+        share, by = 100 * self.clipped["share"], self.clipped["by"]
+        return (
+            f"Pictures are 8-bit: {share:.1f} % of their values lay outside black...white, by {by:.0f} of 255 on "
+            "average, and were clipped. The set as pairstill keeps it has the exact values."
+        )
+
+
+def _normalisation(info: dict[str, Any] | Any) -> tuple[Tensor, Tensor]:
+    known = info.get("normalisation")
+    if not known:
+        raise PairstillError(
+            "the set does not say how its pictures were normalised, so they can't be turned into pictures."
+        )
+    mean, std = (torch.tensor(known[key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
+    return mean, std
+
+
+def write_record(folder: Path, form: str, parts: Parts) -> None:
+    """`export.json`: what this folder is, written last."""
+    write_json(folder / "export.json", {"form": form, "clipped": parts.clipped, "info": parts.info})
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """What an export says of itself."""
+    if not (folder / "export.json").exists():
+        raise PairstillError(f"{folder} is not an export of pairstill: it has no export.json.")
+    record = read_json(folder / "export.json")
+    if not isinstance(record, dict) or not {"form", "info"} <= record.keys():
+        raise PairstillError(f"{folder / 'export.json'} does not describe an export.")
+    return record
