@@ -11,7 +11,7 @@ import sys
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-import pairstill  # before torch, so that its threads wait politely
+import pairstill
 from pairstill.towers import load_image_encoder
 
 pairs = pairstill.load(sys.argv[1])

@@ -1,11 +1,14 @@
 """The page in a real browser: Debian's Chromium, driven by Playwright. Screenshots are left in runs/screenshots."""
 
+import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from pairstill.report.page import write_report
+from tests.test_serve import Server, root  # noqa: F401 (a fixture)
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SCREENSHOTS = Path(__file__).parents[1] / "runs" / "screenshots"
@@ -107,3 +110,69 @@ def test_it_prints(report, open_page):
     assert page.pdf(format="A4").startswith(b"%PDF")
     page.emulate_media(media="print")
     assert not page.locator(".controls").first.is_visible()
+
+
+@pytest.fixture(scope="module")
+def served(root):  # noqa: F811
+    with Server(root) as address:
+        yield address
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_sentence_finds_pictures_and_a_picture_captions(served, open_page, width, root):  # noqa: F811
+    page = open_page(f"{served}/search", width)
+    page.get_by_label("A sentence").fill("a red circle")
+    page.get_by_role("button", name="Find pictures").click()
+    images = page.locator(".found img")
+    images.nth(15).wait_for()
+    deadline = time.monotonic() + 10
+    while not images.first.evaluate("image => image.naturalWidth") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert images.first.evaluate("image => image.naturalWidth") > 0 and images.count() == 16
+    assert "ms" in page.get_by_role("status").inner_text()
+    assert overflow(page) == 0
+    keep(page, f"search-{width}")
+    page.locator("#file").set_input_files(picture_file(root))
+    page.locator(".found p").first.wait_for()
+
+
+def picture_file(folder):
+    from PIL import Image
+
+    path = folder.parent / "dropped.png"
+    Image.new("RGB", (40, 40), (200, 30, 30)).save(path)
+    return path
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_overview_and_the_comparison(served, open_page, width):
+    page = open_page(served, width)
+    assert page.locator("tbody tr").count() == 2
+    assert overflow(page) == 0
+    keep(page, f"overview-{width}")
+    for box in page.get_by_role("checkbox").all():
+        box.check()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/compare**")
+    assert page.locator("tbody tr").count() == 2 and page.locator("svg").count() == 2
+    assert overflow(page) == 0
+    keep(page, f"compare-{width}")
+
+
+def test_a_run_in_progress_updates(sets, open_page, tmp_path):
+    run = tmp_path / "half" / "run"
+    run.mkdir(parents=True)
+    lines = (sets / "mdm" / "run" / "events.jsonl").read_text().splitlines()
+    steps = [number for number, line in enumerate(lines) if json.loads(line)["kind"] == "step"]
+    (run / "run.json").write_bytes((sets / "mdm" / "run" / "run.json").read_bytes())
+    (run / "events.jsonl").write_text("\n".join(lines[: steps[1] + 1]) + "\n")
+    with Server(tmp_path) as address:
+        page = open_page(f"{address}/run?name=half")
+        page.get_by_text("iteration 2 of 4").wait_for()
+        (run / "events.jsonl").write_text("\n".join(lines[: steps[2] + 1]) + "\n")
+        page.get_by_text("iteration 3 of 4").wait_for(timeout=10_000)
+        keep(page, "run-live")
+        shutil.copytree(sets / "mdm", tmp_path / "half", dirs_exist_ok=True)
+        page.get_by_text("Finished: 6 pairs by mdm").wait_for(timeout=10_000)
+        page.get_by_text("The whole report").click()
+        page.locator(".pair").first.wait_for()

@@ -25,6 +25,7 @@ COMMANDS = {
     "export": "a set as a Hugging Face dataset, WebDataset shards or PNG files",
     "push": "upload a set, an export or a student to a hub",
     "report": "one HTML file to look at a set, several, or a comparison",
+    "serve": "a local web page: live progress, comparison, search with students",
 }
 
 USAGE = """pairstill distils an image-caption dataset into a few hundred pairs that train a retrieval model.

@@ -258,6 +258,21 @@ def report(folder: str, out: str | None = None) -> None:
     out_console.print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB. Open it in a browser.", soft_wrap=True)
 
 
+def serve(folder: str, host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Show a folder of runs in a browser: progress as it happens, runs side by side, pairs, and search with students.
+
+    Nothing can be changed from the page. Bound to another address than this machine's own, it asks for a token.
+
+    Args:
+        folder: Where runs, students and prepared data lie; nothing outside it is shown.
+        host: The address to listen on.
+        port: The port to listen on.
+    """
+    from pairstill.serve.start import serve as start
+
+    start(Path(folder), host, port)
+
+
 def ls(what: str | None = None) -> None:
     """List what there is to choose from.
 

@@ -12,6 +12,7 @@ from pairstill import api
 from pairstill.distilled import load
 from pairstill.evaluation import Row, evaluate_full
 from pairstill.methods import kmeans, mdm, random
+from pairstill.prepared import Prepared
 from pairstill.progress import console, duration
 from pairstill.protocols import protocol_named
 from pairstill.report.page import write_report
@@ -49,11 +50,20 @@ def run_demo(out: Path) -> list[Row]:
         distilling = read_events(out / method / "run")[-1]["seconds"]
         rows.append(replace(row, seconds=distilling + row.seconds))
     rows.append(evaluate_full(data.encoded(device=api.device_named("auto")), protocol_named("clean"), recipe=RECIPE))
+    _keep_students(out, data)
     write_rows(out / "results.json", rows)
     before_and_after(load(out / "kmeans"), load(out / "mdm"), out / "pairs.png")
     write_report(out)
     _show(out, rows, time.monotonic() - started)
     return rows
+
+
+def _keep_students(out: Path, data: Prepared) -> None:
+    """One student of the distilled pairs and one of all, to search with."""
+    if not (out / "students/mdm/student.json").exists():
+        api.train_student(out / "mdm", data, out / "students/mdm")
+    if not (out / "students/full/student.json").exists():
+        api.train_student("full", data, out / "students/full", student=RECIPE)
 
 
 def _say(number: int, what: str) -> None:
@@ -70,6 +80,7 @@ def _show(out: Path, rows: list[Row], seconds: float) -> None:
         f"{PAIRS} distilled pairs give {ratio:.1f} x the recall of {PAIRS} random ones, and {share:.0f} % of the full "
         f"set's, in {duration(seconds)}.\n"
         f"report    {out / 'report.html'} (open it in a browser)\n"
+        f"search    pairstill serve {out}\n"
         f"results   {out / 'results.json'}\npictures  {out / 'pairs.png'}\nthe set   {out / 'mdm'}",
         soft_wrap=True,
     )

@@ -40,8 +40,8 @@ def render(findings: Findings) -> str:
     galleries = [gallery(run.distilled(), run.initial()) for run in findings.runs]
     return environment.get_template("page.html").render(
         title=findings.title,
-        style=_asset("page.css"),
-        script=_asset("page.js"),
+        style=asset("page.css"),
+        script=asset("page.js"),
         columns=COLUMNS,
         studies=[_study(study) for study in findings.studies],
         runs=[_run(run) for run in findings.runs],
@@ -165,7 +165,8 @@ def _run(run: RunView) -> Record:
     }
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file that pages are made of."""
     return (files("pairstill.report") / "templates" / name).read_text(encoding="utf-8")
 
 
