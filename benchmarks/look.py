@@ -51,7 +51,7 @@ def first_paint(path: Path, repeats: int = 5) -> float | str:
         return ""
     from playwright.sync_api import sync_playwright
 
-    found = []
+    found: list[float] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         for _ in range(repeats):
@@ -60,7 +60,7 @@ def first_paint(path: Path, repeats: int = 5) -> float | str:
             found.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
             page.close()
         browser.close()
-    return round(statistics.median(found))
+    return float(round(statistics.median(found)))
 
 
 def measure_search(root: Path) -> dict[str, object]:

@@ -153,13 +153,13 @@ class Pages:
     async def _ask(self, request: Request, question: Callable[[Any], Any]) -> Response:
         data = self._folder(request.query_params.get("data", ""))
         names = request.query_params.getlist("student")[:MOST_COMPARED]
-        answers = []
-        for name in names:
-            folder = self._folder(name)
-            answers.append(
-                {"student": name, "found": await run_in_threadpool(lambda f=folder: question(index_of(f, data)))}
-            )
-        return JSONResponse(answers)
+        folders = [self._folder(name) for name in names]
+
+        def ask_each() -> list[dict[str, Any]]:
+            answers = [question(index_of(folder, data)) for folder in folders]
+            return [{"student": name, "found": found} for name, found in zip(names, answers, strict=True)]
+
+        return JSONResponse(await run_in_threadpool(ask_each))
 
     async def _all_progress(self) -> list[dict[str, object]]:
         def read() -> list[dict[str, object]]:
