@@ -55,9 +55,14 @@ class Index:
         return [{"caption": caption, "score": score} for caption, score in list(found.items())[:SHOWN]]
 
 
-@lru_cache(maxsize=8)
 def index_of(student: Path, data: Path) -> Index:
-    """Load a student and encode the test split with it; kept for the next question."""
+    """A student and the test split as it sees it; kept for the next question, unless the student has changed."""
+    manifest = student / "student.json"
+    return _index(student, data, manifest.stat().st_mtime_ns if manifest.exists() else 0)
+
+
+@lru_cache(maxsize=8)
+def _index(student: Path, data: Path, changed: int) -> Index:
     model, prepared = load_student(student), _opened(data)
     encoded = prepared.encoded(model.towers)
     split = encoded.split("test")
