@@ -100,5 +100,5 @@ def test_dm_moves_pictures_and_texts_and_lowers_its_loss(match, heads_data, head
     "change", [{"iterations": 0}, {"merged_experts": 1}, {"real_batch": 0}, {"clip": 0.0}, {"momentum": 1.0}]
 )
 def test_settings_that_cannot_work_are_refused(change):
-    with pytest.raises(PairstillError, match=f"dm: {next(iter(change))} must be"):
+    with pytest.raises(PairstillError, match=f"settings.{next(iter(change))} must be"):
         dm.Settings(**change)
