@@ -171,8 +171,10 @@ def test_a_run_in_progress_updates(sets, open_page, tmp_path):
         page.get_by_text("iteration 2 of 4").wait_for()
         (run / "events.jsonl").write_text("\n".join(lines[: steps[2] + 1]) + "\n")
         page.get_by_text("iteration 3 of 4").wait_for(timeout=10_000)
+        assert page.locator("svg").count() == 3
         keep(page, "run-live")
         shutil.copytree(sets / "mdm", tmp_path / "half", dirs_exist_ok=True)
         page.get_by_text("Finished: 6 pairs by mdm").wait_for(timeout=10_000)
         page.get_by_text("The whole report").click()
         page.locator(".pair").first.wait_for()
+        assert page.locator(".pair").count() == 6
