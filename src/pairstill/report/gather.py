@@ -7,6 +7,7 @@ import dataclasses
 import json
 import shlex
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,9 @@ class RunView:
         """Whether there is a set."""
         return (self.folder / "distilled.json").exists()
 
+    @cached_property
     def distilled(self) -> DistilledSet:
-        """The set, verified."""
+        """The set, verified; once, for hashing and reading it is most of the work of a report."""
         return load(self.folder)
 
     def initial(self) -> Initial | None:
@@ -105,7 +107,7 @@ def gather(folder: Path) -> Findings:
     rows = read_json(folder / "results.json") if (folder / "results.json").exists() else []
     finished = [run for run in runs if run.finished]
     shown = [run for run in finished if run.of_kind("step")] or finished
-    sources = sorted({run.distilled().info.get("dataset", {}).get("name", "unknown") for run in finished})
+    sources = sorted({run.distilled.info.get("dataset", {}).get("name", "unknown") for run in finished})
     titled = f"Distilled sets of {', '.join(sources)}" if sources else f"Runs in {folder.resolve().name}"
     return Findings(titled, [Study("Scores", rows or scores_of(runs), runs)], shown)
 
@@ -130,7 +132,7 @@ def _one_set(folder: Path) -> Findings:
     rows = scores_of([run])
     title = f"{run.name}, still in the making"
     if run.finished:
-        made = run.distilled()
+        made = run.distilled
         source = made.info.get("dataset", {}).get("name", "an unknown dataset")
         title = f"{len(made)} pairs of {source} by {made.info.get('method', 'an unknown method')}"
     return Findings(title, [Study("Scores", rows, [run])], [run] if run.finished else [])
@@ -168,7 +170,7 @@ def _comparison(folder: Path) -> Findings:
 
 def commands(run: RunView) -> list[str]:
     """The commands that make this set again."""
-    config, info = run.config, run.distilled().info if run.finished else {}
+    config, info = run.config, run.distilled.info if run.finished else {}
     method = config.get("method", info.get("method", ""))
     towers = config.get("towers", {})
     wanted = {key: shlex.quote(str(towers[key])) for key in TOWER_OPTIONS if key in towers}

@@ -37,7 +37,7 @@ def render(findings: Findings) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    galleries = [gallery(run.distilled(), run.initial()) for run in findings.runs]
+    galleries = [gallery(run.distilled, run.initial()) for run in findings.runs]
     return environment.get_template("page.html").render(
         title=findings.title,
         style=asset("page.css"),
@@ -137,7 +137,7 @@ def _without_empty_ends(series: dict[str, list[tuple[float, float]]]) -> dict[st
 
 
 def _run(run: RunView) -> Record:
-    made = run.distilled()
+    made = run.distilled
     facts = {
         "dataset": made.info.get("dataset", {}).get("name", "unknown"),
         "training pictures": made.info.get("dataset", {}).get("training_images"),
