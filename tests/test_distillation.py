@@ -40,6 +40,7 @@ SETTINGS = {
     "mtt-vl": MATCHING,
     "tesla": MATCHING,
     "lors": {**MATCHING, "similarity_lr": 0.1},
+    "rehearsal": {"iterations": 4, "check_every": 2, "steps": 3, "width": 8, "real_batch": 16, "student_batch": 3},
     "edge": {"epochs": 1, "batch_size": 64, "tuning_size": 16, "sampling_steps": 2},
 }
 
@@ -133,11 +134,11 @@ class _Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("towers", ["heads", "full"])
-def test_a_killed_run_resumes_to_the_same_bytes(towers, request, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("towers", "method"), [("heads", "mdm"), ("full", "mdm"), ("heads", "rehearsal")])
+def test_a_killed_run_resumes_to_the_same_bytes(towers, method, request, tmp_path, monkeypatch):
     data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
-    settings = replace(SHORT, iterations=7)
-    distill(data, tmp_path / "whole", "mdm", 6, bank, settings=settings)
+    settings = replace(settings_of(method), iterations=7)
+    distill(data, tmp_path / "whole", method, 6, bank, settings=settings)
     monkeypatch.setattr("pairstill.methods.optimise.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     original = Run.event
     for kill_at in (1, 2, 5):
@@ -149,9 +150,9 @@ def test_a_killed_run_resumes_to_the_same_bytes(towers, request, tmp_path, monke
 
         monkeypatch.setattr(Run, "event", event)
         with pytest.raises(_Stop):
-            distill(data, tmp_path / "killed", "mdm", 6, bank, settings=settings, resume=True)
+            distill(data, tmp_path / "killed", method, 6, bank, settings=settings, resume=True)
     monkeypatch.setattr(Run, "event", original)
-    distill(data, tmp_path / "killed", "mdm", 6, bank, settings=settings, resume=True)
+    distill(data, tmp_path / "killed", method, 6, bank, settings=settings, resume=True)
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "killed")
     iterations = [json.loads(line) for line in (tmp_path / "killed/run/events.jsonl").read_text().splitlines()]
     assert [e["iteration"] for e in iterations if e["kind"] == "step"] == [1, 2, 3, 4, 5, 6, 7]
@@ -234,6 +235,36 @@ def test_updates_are_sgd_with_momentum():
         pairs.update(0.1 * pairs.images.sum() + 0.1 * pairs.texts.sum(), clip=10.0)
     torch.testing.assert_close(pairs.images.detach(), torch.full((1, 3, 2, 2), -2.0 * (0.1 + 0.15)))
     torch.testing.assert_close(pairs.texts.detach(), torch.full((1, 2), -3.0 * (0.1 + 0.15)))
+
+
+def test_updates_are_adam_where_asked_for_and_go_on_from_a_saved_state():
+    first, second = torch.randn(2, 3, 4, 4), torch.randn(2, 5)
+
+    def fresh():
+        return SyntheticPairs(first, second, image_lr=0.1, text_lr=0.2, momentum=0.9, adam=True)
+
+    def go(pairs, steps):
+        for factor in steps:
+            pairs.scale_lrs(factor)
+            pairs.update((pairs.images**2).sum() + (pairs.texts**3).sum(), clip=1e9)
+
+    whole, part = fresh(), fresh()
+    go(whole, [1.0, 0.5, 0.25])
+    go(part, [1.0])
+    later = fresh()
+    later.load_state(part.state())
+    go(later, [0.5, 0.25])
+    assert torch.equal(whole.images, later.images)
+    assert torch.equal(whole.texts, later.texts)
+    images, texts = first.clone().requires_grad_(), second.clone().requires_grad_()
+    adam = torch.optim.Adam([{"params": [images], "lr": 0.1}, {"params": [texts], "lr": 0.2}])
+    for factor in [1.0, 0.5, 0.25]:
+        adam.param_groups[0]["lr"], adam.param_groups[1]["lr"] = factor * 0.1, factor * 0.2
+        adam.zero_grad()
+        ((images**2).sum() + (texts**3).sum()).backward()
+        adam.step()
+    torch.testing.assert_close(whole.images, images)
+    torch.testing.assert_close(whole.texts, texts)
 
 
 def test_the_best_check_is_chosen_not_the_last(heads_data, tmp_path):

@@ -106,13 +106,20 @@ class Encoded:
     @cached_property
     def front(self) -> nn.Module:
         """What stands before the trained part of the image tower: the frozen backbone in `heads`, nothing in `full`."""
-        if self.towers.train == "full":
-            return nn.Identity()
+        return nn.Identity() if self.towers.train == "full" else self.backbone
+
+    @cached_property
+    def backbone(self) -> nn.Module:
+        """The frozen, pretrained image encoder, folded."""
         return fold(self.image_encoder, self.towers.image_size).to(self.device)
 
     def through_front(self, pixels: Tensor) -> Tensor:
         """Pixels [N, 3, S, S] to what the image tower reads, with gradients to the pixels."""
-        return pixels if self.towers.train == "full" else in_blocks(self.front, pixels)
+        return pixels if self.towers.train == "full" else self.through_backbone(pixels)
+
+    def through_backbone(self, pixels: Tensor) -> Tensor:
+        """Pixels [N, 3, S, S] to features [N, d] of the pretrained encoder, with gradients to the pixels."""
+        return in_blocks(self.backbone, pixels)
 
     def to_inputs(self, images: Tensor) -> Tensor:
         """Pixels [N, 3, S, S] to what the image tower reads, without gradients."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pairstill.errors import unknown
-from pairstill.methods import dm, edge, forgetting, herding, kcenter, kmeans, lors, mdm, mtt, random, tesla
+from pairstill.methods import dm, edge, forgetting, herding, kcenter, kmeans, lors, mdm, mtt, random, rehearsal, tesla
 from pairstill.methods.contract import Context, Method
 
 METHODS: dict[str, Method] = {
@@ -18,6 +18,7 @@ METHODS: dict[str, Method] = {
     "lors": lors.METHOD,
     "edge": edge.METHOD,
     "mdm": mdm.METHOD,
+    "rehearsal": rehearsal.METHOD,
 }
 
 

@@ -12,12 +12,20 @@ EXPLODED = 1e4
 """Normalised pixels and text embeddings are of order 1; a value this large means that the step sizes are wrong."""
 
 
+ADAM_BETA = 0.999
+ADAM_SPEED = 10.0
+"""No step of Adam is longer than this times its step size (with betas 0.9 and 0.999: 3.2)."""
+
+SLOTS = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
+"""What the optimisers keep for a parameter."""
+
+
 class Diverged(Exception):
     """The loss, its gradient or the pairs left the finite world; the pairs are as they were before the step."""
 
 
 class SyntheticPairs:
-    """N images [N, 3, S, S], N text embeddings [N, d_t] and whatever else is learnt, moved by SGD with momentum.
+    """N images [N, 3, S, S], N text embeddings [N, d_t] and whatever else is learnt, moved by SGD or Adam.
 
     Attributes:
         images, texts: The pairs.
@@ -32,8 +40,9 @@ class SyntheticPairs:
         text_lr: float,
         momentum: float,
         more: Mapping[str, tuple[Tensor, float]] | None = None,
+        adam: bool = False,
     ) -> None:
-        """`more` has, by name, what else is learnt and its step size."""
+        """`more` has, by name, what else is learnt and its step size; Adam's first beta is the momentum."""
         # In the memory layout that convolutions like, so that neither pixels nor their gradient are ever rearranged.
         self.images = images.detach().clone(memory_format=torch.channels_last).requires_grad_()
         self.texts = texts.detach().clone().requires_grad_()
@@ -43,7 +52,17 @@ class SyntheticPairs:
         self._lrs, self._momentum = lrs, momentum
         self._speed = 0.0  # no velocity of the optimiser is above this
         groups = [{"params": [value], "lr": lrs[name]} for name, value in self._learnt().items()]
-        self._optimiser = torch.optim.SGD(groups, momentum=momentum)
+        self._adam = adam
+        self._optimiser: torch.optim.Optimizer
+        if adam:
+            self._optimiser = torch.optim.Adam(groups, betas=(momentum, ADAM_BETA))
+        else:
+            self._optimiser = torch.optim.SGD(groups, momentum=momentum)
+
+    def scale_lrs(self, factor: float) -> None:
+        """From now on every step size is `factor` times what it was given as."""
+        for group, lr in zip(self._optimiser.param_groups, self._lrs.values(), strict=True):
+            group["lr"] = factor * lr
 
     def _learnt(self) -> dict[str, Tensor]:
         return {"images": self.images, "texts": self.texts, **self.more}
@@ -67,7 +86,7 @@ class SyntheticPairs:
         if not (math.isfinite(loss) and torch.isfinite(norm)):
             self._optimiser.zero_grad(set_to_none=True)
             raise Diverged(f"the loss was {loss:.3g} and the norm of its gradient {norm.item():.3g}")
-        self._speed = self._momentum * self._speed + min(norm.item(), clip)
+        self._speed = ADAM_SPEED if self._adam else self._momentum * self._speed + min(norm.item(), clip)
         before = self.state() if self._may_explode() else None
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)  # now, not before the next backward: the forward needs the room
@@ -92,21 +111,24 @@ class SyntheticPairs:
         """Everything that the next step depends on, as a copy."""
         tensors = {name: value.clone() for name, value in self.values().items()}
         for name, parameter in self._learnt().items():
-            buffer = self._optimiser.state[parameter].get("momentum_buffer")
-            if buffer is not None:
-                tensors[f"momentum.{name}"] = buffer.clone()
+            for slot, value in self._optimiser.state[parameter].items():
+                if value is not None:
+                    tensors[f"{slot}.{name}"] = value.clone()
         return tensors
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Put back what `state` gave."""
         for name, parameter in self._learnt().items():
             parameter.data.copy_(tensors[name])
-            if f"momentum.{name}" in tensors:
-                buffer = torch.empty_like(parameter.detach()).copy_(tensors[f"momentum.{name}"])
-                self._optimiser.state[parameter]["momentum_buffer"] = buffer
-            else:
-                self._optimiser.state[parameter].pop("momentum_buffer", None)
-        self._speed = max((_largest(v) for name, v in tensors.items() if name.startswith("momentum.")), default=0.0)
+            slots = {slot: f"{slot}.{name}" for slot in SLOTS if f"{slot}.{name}" in tensors}
+            self._optimiser.state[parameter] = {slot: _as_kept(tensors[key], parameter) for slot, key in slots.items()}
+        velocities = (_largest(value) for name, value in tensors.items() if name.startswith("momentum_buffer."))
+        self._speed = max(velocities, default=0.0)
+
+
+def _as_kept(value: Tensor, parameter: Tensor) -> Tensor:
+    """A copy of what an optimiser keeps, in its parameter's memory layout; Adam's count of steps has no layout."""
+    return torch.empty_like(parameter.detach()).copy_(value) if value.shape == parameter.shape else value.clone()
 
 
 def _largest(values: Tensor) -> float:

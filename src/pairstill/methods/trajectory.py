@@ -124,7 +124,7 @@ def matching_loss(student: Student, reached: Parameters, span: Span) -> Tensor:
 
 def unrolled(student: Student, span: Span, data: Material, batches: Sequence[Tensor]) -> Tensor:
     """The matching loss with the graph of all steps: its backward is the exact gradient (MTT)."""
-    parameters = _tracked(span.start)
+    parameters = tracked(span.start)
     for step, rows in enumerate(batches):
         slopes = student.gradients(parameters, data, rows, step, graph=True)
         parameters = {name: p - student.lr(name, data) * slopes[name] for name, p in parameters.items()}
@@ -141,7 +141,7 @@ def step_by_step(student: Student, span: Span, data: Material, batches: Sequence
     arrived = dict(span.start)
     for slopes in _walk(student, span.start, data, batches, graph=False):
         arrived = {name: p - (student.lr(name, data) * slopes[name]).detach() for name, p in arrived.items()}
-    arrived = _tracked(arrived)
+    arrived = tracked(arrived)
     loss = matching_loss(student, arrived, span)
     slope = dict(zip(arrived, torch.autograd.grad(loss, list(arrived.values())), strict=True))
     leaves = data.leaves()
@@ -149,10 +149,10 @@ def step_by_step(student: Student, span: Span, data: Material, batches: Sequence
         for lr, of_text in ((data.image_lr, False), (data.text_lr, True)):
             if lr.requires_grad:
                 names = [name for name in slopes if student.is_text(name) is of_text]
-                _accumulate(lr, -torch.stack([(slope[n] * slopes[n].detach()).sum() for n in names]).sum())
+                accumulate(lr, -torch.stack([(slope[n] * slopes[n].detach()).sum() for n in names]).sum())
         pull = torch.stack([(-student.lr(n, data).detach() * slope[n] * slopes[n]).sum() for n in slopes]).sum()
         for leaf, grad in zip(leaves.values(), torch.autograd.grad(pull, list(leaves.values())), strict=True):
-            _accumulate(leaf, grad)
+            accumulate(leaf, grad)
     return loss.detach()
 
 
@@ -160,21 +160,23 @@ def _walk(
     student: Student, start: Parameters, data: Material, batches: Sequence[Tensor], graph: bool
 ) -> Iterator[Parameters]:
     """The gradient at each of the student's steps; its parameters are constants of the next step."""
-    parameters = _tracked(start)
+    parameters = tracked(start)
     for step, rows in enumerate(batches):
         slopes = student.gradients(parameters, data, rows, step, graph)
         yield slopes
         with torch.no_grad():
             moved = {name: p - student.lr(name, data) * slopes[name] for name, p in parameters.items()}
         del slopes
-        parameters = _tracked(moved)
+        parameters = tracked(moved)
 
 
-def _tracked(parameters: Mapping[str, Tensor]) -> Parameters:
+def tracked(parameters: Mapping[str, Tensor]) -> Parameters:
+    """The same values as leaves of a new graph."""
     return {name: value.detach().requires_grad_() for name, value in parameters.items()}
 
 
-def _accumulate(leaf: Tensor, grad: Tensor) -> None:
+def accumulate(leaf: Tensor, grad: Tensor) -> None:
+    """Add to a leaf's gradient."""
     if leaf.grad is None:
         leaf.grad = grad
     else:

@@ -1,0 +1,153 @@
+"""Rehearsal: fresh students practise on the pairs, are examined on real ones, and the pairs learn from the exam.
+
+Each iteration draws a fresh student (two small projectors on frozen features), trains it on the synthetic pairs with
+the students' own optimiser for some steps, and moves pixels and text embeddings down the exact gradient of
+
+    InfoNCE of the trained student on a large batch of real pairs
+
+through all of its training. Frozen backbones make this cheap: the unroll runs on features, and the backbone is passed
+once forward and once backward, whatever the number of students and steps. No experts are needed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pairstill.distilled import DistilledSet
+from pairstill.encoded import EncodedSplit
+from pairstill.losses import info_nce
+from pairstill.methods.checks import check_settings
+from pairstill.methods.contract import Context, Method, finished
+from pairstill.methods.optimise import optimise
+from pairstill.methods.practice import Exam, Inertia, through_practice
+from pairstill.methods.start import start
+from pairstill.methods.synthetic import SyntheticPairs
+from pairstill.methods.trajectory import Material, Student, draw_batches
+from pairstill.seeds import derive, generator
+from pairstill.towers import TwoTower, build_model
+
+LAST_LR = 0.02
+"""What is left of a step size at the end of its cosine."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings.
+
+    Args:
+        iterations: Updates of the synthetic pairs.
+        init: Where the pairs start.
+        students: Students that practise in an iteration; their exams are averaged.
+        steps: Steps of a student's practice.
+        width: Width of their embeddings: small students give nearly the same gradient for less.
+        student_lr: Step size of a student.
+        student_momentum: Its momentum.
+        student_decay: Its weight decay.
+        student_batch: Pairs in a student's step.
+        real_batch: Real pairs in an exam.
+        image_lr: Adam's step size for pixels.
+        text_lr: Adam's step size for text embeddings, in standard deviations of the real ones.
+        momentum: Adam's first beta.
+        check_every: Iterations between two scores on the split that the protocol chooses by.
+    """
+
+    iterations: int = 300
+    init: Literal["kmeans", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"] = "kmeans"
+    students: int = 1
+    steps: int = 20
+    width: int = 128
+    student_lr: float = 0.1
+    student_momentum: float = 0.9
+    student_decay: float = 5e-4
+    student_batch: int = 128
+    real_batch: int = 512
+    image_lr: float = 0.02
+    text_lr: float = 0.05
+    momentum: float = 0.9
+    check_every: int = 50
+
+    def __post_init__(self) -> None:
+        counts = ("iterations", "students", "steps", "width", "check_every")
+        least = {**dict.fromkeys(counts, 1), "student_batch": 2, "real_batch": 2}
+        check_settings(self, least, ("student_lr", "image_lr", "text_lr"))
+
+
+def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
+    """Distil `pairs` into `context.count` synthetic pairs."""
+    settings: Settings = context.settings
+    device = torch.device(context.encoded.device)
+    spread = pairs.pairs.texts.std().item()
+    images, texts = start(pairs, context, settings.init)
+    synthetic = SyntheticPairs(
+        images, texts, settings.image_lr, settings.text_lr * spread, settings.momentum, adam=True
+    )
+    lr = torch.tensor(settings.student_lr, device=device)
+
+    def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
+        synthetic.scale_lrs(cosine(iteration, settings.iterations))
+        images = context.encoded.through_backbone(synthetic.pixels(device))
+        data = Material(images.detach().requires_grad_(), synthetic.texts.detach().to(device).requires_grad_(), lr, lr)
+        losses = [_rehearse(pairs, context, data, iteration, number) for number in range(settings.students)]
+        loss = math.fsum(losses) / settings.students
+        assert data.inputs.grad is not None
+        assert data.texts.grad is not None
+        images.backward(data.inputs.grad / settings.students)
+        synthetic.texts.grad = (data.texts.grad / settings.students).to(synthetic.texts.device)
+        synthetic.step(loss, math.inf)
+        return {"loss": loss}
+
+    chosen = optimise(context, "rehearsal", synthetic, step, settings.iterations, settings.check_every)
+    return finished(pairs, context, "rehearsal", chosen.images, chosen.texts, chosen=chosen.provenance())
+
+
+def cosine(done: int, total: int) -> float:
+    """From 1 at the first iteration to `LAST_LR` at the end."""
+    return LAST_LR + (1 - LAST_LR) * (1 + math.cos(math.pi * done / total)) / 2
+
+
+def _rehearse(pairs: EncodedSplit, context: Context, data: Material, iteration: int, number: int) -> float:
+    """One student's practice and exam; the gradients are added to those of `data`."""
+    settings: Settings = context.settings
+    place = ("rehearsal", iteration, number)
+    random = generator(context.seed, *place)
+    encoded = context.encoded
+    towers = replace(encoded.towers, train="heads", embed_dim=settings.width)
+    model = build_model(towers, encoded.image_encoder, encoded.text_width, derive(context.seed, *place, "student"))
+    model.to(encoded.device)
+    first = {name: value.detach() for name, value in model.named_parameters()}
+    batches = draw_batches(context.count, settings.student_batch, settings.steps, random)
+    inertia = Inertia(settings.student_momentum, settings.student_decay)
+    student = Student(model, derive(context.seed, *place, "dropout"))
+    exam = exam_on(model, *_real_batch(pairs, context, settings.real_batch, random))
+    return through_practice(student, first, data, batches, inertia, exam).item()
+
+
+def _real_batch(pairs: EncodedSplit, context: Context, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Features and text embeddings of `size` random pictures, each with one of its captions."""
+    from pairstill.training import one_link_per_picture
+
+    links = one_link_per_picture(pairs.pairs.links, random)
+    rows = links[torch.randperm(len(links), generator=random)[:size]]
+    device = context.encoded.device
+    features = context.encoded.image_features[pairs.images[rows[:, 0]]]
+    return features.to(device), pairs.pairs.texts[rows[:, 1]].to(device)
+
+
+def exam_on(model: TwoTower, features: Tensor, texts: Tensor) -> Exam:
+    """The InfoNCE of a student without dropout on real pairs."""
+
+    def exam(parameters: dict[str, Tensor]) -> Tensor:
+        model.eval()
+        images, words = torch.func.functional_call(model, parameters, (features, texts))
+        model.train()
+        return info_nce(images, words)
+
+    return exam
+
+
+METHOD = Method("gradient of real retrieval through the training of fresh students", Settings, fit)

@@ -1,0 +1,118 @@
+import copy
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pairstill.losses import info_nce
+from pairstill.methods.practice import Inertia, through_practice
+from tests.test_trajectory import BATCHES, all_leaves, problem
+
+INERTIA = Inertia(momentum=0.6, weight_decay=0.05)
+
+
+def exam_of(student):
+    random = torch.Generator().manual_seed(9)
+    inputs, texts = (torch.randn(7, width, generator=random, dtype=torch.float64) for width in (5, 4))
+    model = copy.deepcopy(student._model).eval()
+
+    def exam(parameters):
+        return info_nce(*torch.func.functional_call(model, parameters, (inputs, texts)))
+
+    return exam
+
+
+def unrolled_by_autograd(student, start, data, batches, inertia, exam):
+    """The obvious way: every step in one graph."""
+    theta = {name: p.detach().requires_grad_() for name, p in start.items()}
+    velocity = {name: torch.zeros_like(p) for name, p in theta.items()}
+    for step, rows in enumerate(batches):
+        slopes = student.gradients(theta, data, rows, step, graph=True)
+        velocity = {n: inertia.momentum * velocity[n] + slopes[n] + inertia.weight_decay * theta[n] for n in theta}
+        theta = {n: p - student.lr(n, data) * velocity[n] for n, p in theta.items()}
+    return exam(theta)
+
+
+@pytest.mark.parametrize("similarity", [True, False])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("inertia", [INERTIA, Inertia()])
+def test_the_gradient_is_that_of_the_whole_unroll(similarity, dropout, inertia):
+    student, span, data = problem(similarity, dropout)
+    exam = exam_of(student)
+    expected_loss = unrolled_by_autograd(student, span.start, data, BATCHES, inertia, exam)
+    expected = torch.autograd.grad(expected_loss, all_leaves(data))
+    loss = through_practice(student, span.start, data, BATCHES, inertia, exam)
+    torch.testing.assert_close(loss, expected_loss.detach())
+    for leaf, gradient in zip(all_leaves(data), expected, strict=True):
+        torch.testing.assert_close(leaf.grad, gradient)
+
+
+def test_the_gradient_is_that_of_finite_differences():
+    student, span, data = problem(similarity=False)
+    exam = exam_of(student)
+    through_practice(student, span.start, data, BATCHES, INERTIA, exam)
+    for leaf in (data.inputs, data.texts):
+        for place in [(0, 1), (3, 2), (4, 0)]:
+            losses = []
+            for change in (1e-6, -1e-6):
+                with torch.no_grad():
+                    leaf[place] += change
+                fresh = replace(data, inputs=data.inputs.detach(), texts=data.texts.detach())
+                fixed = replace(fresh, image_lr=data.image_lr.detach(), text_lr=data.text_lr.detach())
+                losses.append(through_practice(student, span.start, fixed, BATCHES, INERTIA, exam))
+                with torch.no_grad():
+                    leaf[place] -= change
+            torch.testing.assert_close(leaf.grad[place], (losses[0] - losses[1]) / 2e-6, rtol=1e-4, atol=1e-7)
+
+
+def test_a_student_arrives_where_torch_optim_would_take_it():
+    student, span, data = problem(similarity=False)
+    model = student._model
+    model.load_state_dict(span.start, strict=False)
+    groups = [
+        {"params": list(model.image_parameters().values()), "lr": 0.3},
+        {"params": list(model.text_parameters().values()), "lr": 0.2},
+    ]
+    optimiser = torch.optim.SGD(groups, momentum=0.6, weight_decay=0.05)
+    for rows in BATCHES:
+        optimiser.zero_grad()
+        info_nce(*model(data.inputs[rows].detach(), data.texts[rows].detach())).backward()
+        optimiser.step()
+    arrived = {}
+    through_practice(student, span.start, data, BATCHES, INERTIA, lambda p: arrived.update(p) or exam_of(student)(p))
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(arrived[name].detach(), parameter.detach())
+
+
+MEMORY = """
+import resource, sys, torch
+from torch import nn
+from pairstill.losses import info_nce
+from pairstill.methods.practice import Inertia, through_practice
+from pairstill.methods.trajectory import Material, Student
+from pairstill.towers.heads import build_head
+from pairstill.towers.model import TwoTower
+from tests.test_practice import unrolled_by_autograd
+model = TwoTower(nn.Identity(), build_head("mlp", 64, 64), build_head("mlp", 64, 64))
+start = {n: p.detach().clone() for n, p in model.named_parameters()}
+x, t = (torch.randn(1500, 64) for _ in range(2))
+data = Material(x.clone().requires_grad_(), t.clone().requires_grad_(), torch.tensor(0.1), torch.tensor(0.1))
+batches = [torch.arange(1500)] * int(sys.argv[1])
+exam = lambda p: info_nce(*torch.func.functional_call(model, p, (x[:100], t[:100])))
+way = {"ours": through_practice, "autograd": unrolled_by_autograd}[sys.argv[2]]
+way(Student(model, 0), start, data, batches, Inertia(0.9, 5e-4), exam)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def test_memory_does_not_grow_with_the_graphs_of_the_steps():
+    def peak(steps, way):
+        command = [sys.executable, "-c", MEMORY, str(steps), way]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    few = peak(3, "ours")
+    grown, grown_by_autograd = peak(18, "ours") - few, peak(18, "autograd") - few
+    assert grown_by_autograd > 300  # MiB
+    assert grown < grown_by_autograd / 5
