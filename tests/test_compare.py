@@ -16,7 +16,7 @@ from pairstill.bank import Bank
 from pairstill.cli import main
 from pairstill.compare import compare, read_study
 from pairstill.compare.job import Job
-from pairstill.compare.runner import _plan
+from pairstill.compare.runner import _plan, _works
 from pairstill.compare.tables import as_markdown
 from pairstill.distilled import load
 from pairstill.errors import PairstillError
@@ -122,6 +122,16 @@ def test_keys_change_with_what_a_row_depends_on_and_with_nothing_else(tmp_path):
     assert not {key for _, key in other_students} & {key for _, key in base}
     longer_students = keys(rows, student={"epochs": 9})
     assert longer_students[0] != base[0] and longer_students[2] == base[2]  # all pairs train with the experts' recipe
+
+
+def test_a_set_that_is_there_or_comes_with_an_earlier_row_is_no_work(tmp_path):
+    rows = [MDM, {**MDM, "texts": "nearest", "label": "same set"}, {"method": "lors", "pairs": 10}, {"method": "full"}]
+    study = read_study(recipe(tmp_path, rows))
+    jobs = [Job(entry, study, tmp_path, "data", "students", tmp_path, tmp_path) for entry in study.entries]
+    assert list(_works(jobs).values()) == [1 + 2 * 6 / 1000, 1, 1 + 1000 * 10 / 1000, 1]
+    jobs[0].set_folder.mkdir(parents=True)
+    (jobs[0].set_folder / "distilled.json").write_text("{}")
+    assert list(_works(jobs).values()) == [1, 1, 11, 1]
 
 
 def test_towers_and_encoders_are_part_of_the_key(heads_data, tmp_path):

@@ -17,10 +17,11 @@ from rich.markup import escape
 from pairstill import api
 from pairstill.compare.figures import write_curves, write_points
 from pairstill.compare.job import Job, run_job
-from pairstill.compare.study import Study
+from pairstill.compare.study import Study, settings_of
 from pairstill.compare.tables import write_tables
 from pairstill.errors import PairstillError
 from pairstill.files import digest_of, read_json, write_json
+from pairstill.methods import METHODS
 from pairstill.prepared import Prepared, open_prepared
 from pairstill.progress import console, duration
 from pairstill.towers import Towers
@@ -124,6 +125,7 @@ def _run_all(missing: Sequence[Job], todo: Sequence[Job], study: Study, out: Pat
         if job.trouble:
             _write_failure(job, job.trouble)
     spawn, begin, count, done = multiprocessing.get_context("spawn"), time.monotonic(), len(waiting), list[Job]()
+    works = _works(waiting)
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -140,8 +142,9 @@ def _run_all(missing: Sequence[Job], todo: Sequence[Job], study: Study, out: Pat
                     done.append(job)
                     _finish(process, job)
                     _collect(todo, study, out)
-                    rest = sum(map(_work, waiting)) + sum(_work(job) for _, job in running.values()) / 2
-                    left = (time.monotonic() - begin) * rest / sum(map(_work, done))
+                    rest = sum(works[job.key()] for job in waiting)
+                    rest += sum(works[job.key()] for _, job in running.values()) / 2
+                    left = (time.monotonic() - begin) * rest / sum(works[job.key()] for job in done)
                     console.print(f"{len(done)}/{count} rows done, about {duration(left)} left", highlight=False)
     finally:  # whatever ended the loop: each row that still runs saves its state and ends
         for process, _ in running.values():
@@ -151,10 +154,17 @@ def _run_all(missing: Sequence[Job], todo: Sequence[Job], study: Study, out: Pat
             process.join()
 
 
-def _work(job: Job) -> float:
-    """Roughly how long a job takes, against others: its students, and so much for every pair in every iteration."""
-    iterations = int(job.entry.settings.get("iterations", 0))
-    return 1 + iterations * job.entry.pairs / 1000
+def _works(jobs: Sequence[Job]) -> dict[str, float]:
+    """Roughly how long each job takes, against others, by its key: its students, and so much for every pair in every
+    iteration, where its set is not there yet and no row before it makes the same one.
+    """
+    works, made = dict[str, float](), set[Path]()
+    for job in jobs:
+        settings = settings_of(job.entry.method, job.entry.settings) if job.entry.method in METHODS else None
+        there = job.set_folder in made or (job.set_folder / "distilled.json").exists()
+        works[job.key()] = 1 + (0 if there else getattr(settings, "iterations", 0) * job.entry.pairs / 1000)
+        made.add(job.set_folder)
+    return works
 
 
 def _say(job: Job, number: int, count: int) -> None:
