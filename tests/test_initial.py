@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 
 from pairstill import api
-from pairstill.init import PairFeatures
+from pairstill.init import PairFeatures, cells_of, mean_texts
 from pairstill.merge import merge_ratio
 from pairstill.methods import mdm
 from pairstill.methods.anatomy import BINS, anatomy, ratios_by_layer
-from pairstill.methods.initial import cell_sizes, read_initial
+from pairstill.methods.initial import read_initial
 from pairstill.training import Recipe
 
 QUICK = Recipe(epochs=2, batch_size=16)
@@ -37,14 +37,23 @@ def test_noise_is_nobodys_neighbour(heads_data, heads_bank, tmp_path):
     assert read_initial(tmp_path / "mdm" / "run").cells is None
 
 
-def test_cells_are_counted_as_one_would():
+def test_cells_and_their_mean_texts_are_as_one_would_count_them():
     features = PairFeatures(unit(20, 3), unit(30, 4, seed=1), torch.stack([torch.arange(30) % 20, torch.arange(30)], 1))
     rows, joint = torch.tensor([4, 11, 25]), features.joint_rows()
-    expected = [0, 0, 0]
-    for row in joint:
+    members = [[], [], []]
+    for number, row in enumerate(joint):
         cosines = [torch.cosine_similarity(row, joint[centre], dim=0).item() for centre in rows]
-        expected[cosines.index(max(cosines))] += 1
-    assert cell_sizes(features, rows) == expected
+        members[cosines.index(max(cosines))].append(number)
+    cells = cells_of(features, rows)
+    assert [torch.nonzero(cells == k).flatten().tolist() for k in range(3)] == members
+    for found, cell in zip(mean_texts(features, rows), members, strict=True):
+        torch.testing.assert_close(found, sum(features.texts[n] for n in cell) / len(cell))
+
+
+def test_twins_leave_no_cell_empty():
+    twins = torch.ones(3, 2)
+    features = PairFeatures(twins, twins, torch.stack([torch.arange(3), torch.arange(3)], 1))
+    assert torch.isfinite(mean_texts(features, torch.tensor([0, 2]))).all()
 
 
 def test_anatomy_counts_cosines_as_one_would():

@@ -30,8 +30,8 @@ distill = functools.partial(api.distill, student=Recipe(epochs=4, momentum=0.9, 
 BATCHES = [torch.tensor(rows) for rows in ([0, 1, 2], [3, 4, 0], [2, 1, 4])]
 
 
-def two_tower(dropout=0.0, width=6):
-    torch.manual_seed(0)
+def two_tower(dropout=0.0, width=6, seed=0):
+    torch.manual_seed(seed)
     heads = build_head("mlp", 5, width, dropout), build_head("mlp", 4, width, dropout)
     return TwoTower(nn.Identity(), *heads).double()
 

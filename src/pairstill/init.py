@@ -13,6 +13,8 @@ from torch import Tensor
 from pairstill.errors import PairstillError, unknown
 from pairstill.seeds import derive, generator
 
+ROWS_AT_ONCE = 16384
+
 
 @dataclass(frozen=True)
 class PairFeatures:
@@ -126,6 +128,22 @@ def choose_pairs(kind: str, features: PairFeatures, count: int, seed: int) -> Te
         raise unknown("initialisation", kind, [*INITS, "kmeans-projected", "noise"])
     check_count(count, len(features.images))
     return INITS[kind](features, count, seed)
+
+
+def cells_of(features: PairFeatures, rows: Tensor) -> Tensor:
+    """For each of all pairs which of the chosen `rows` it is nearest to, in the cosine of joint features, [P]."""
+    joint = features.joint_rows()
+    centres = joint[rows]
+    cells = torch.cat([(block @ centres.T).argmax(dim=1) for block in joint.split(ROWS_AT_ONCE)])
+    cells[rows] = torch.arange(len(rows))  # a pair that was chosen twice, or twins, would leave a cell empty
+    return cells
+
+
+def mean_texts(features: PairFeatures, rows: Tensor) -> Tensor:
+    """For each of the chosen `rows` the mean text embedding of the pairs in its cell, [N, d_t]."""
+    cells = cells_of(features, rows)
+    sums = torch.zeros(len(rows), features.texts.shape[1]).index_add_(0, cells, features.texts[features.links[:, 1]])
+    return sums / torch.bincount(cells, minlength=len(rows)).unsqueeze(1)
 
 
 def check_count(count: int, available: int) -> None:

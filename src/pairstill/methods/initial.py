@@ -11,10 +11,8 @@ from torch import Tensor
 from pairstill.distilled import nearest_captions
 from pairstill.encoded import EncodedSplit
 from pairstill.files import read_json, read_tensors, write_json, write_tensors
-from pairstill.init import PairFeatures
+from pairstill.init import cells_of
 from pairstill.methods.contract import Context
-
-ROWS_AT_ONCE = 16384
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ def keep_initial(pairs: EncodedSplit, context: Context, images: Tensor, texts: T
     pictures = context.encoded.image_encoder.denormalise(images).clamp(0, 1)
     tensors = {"pictures": (pictures * 255).round().to(torch.uint8).contiguous(), "texts": texts.contiguous()}
     write_tensors(folder / "initial.safetensors", tensors)
-    cells = None if rows is None else cell_sizes(context.encoded.pair_features(pairs), rows)
+    cells = None if rows is None else torch.bincount(cells_of(context.encoded.pair_features(pairs), rows)).tolist()
     captions = nearest_captions(texts, pairs.pairs.texts, pairs.captions)
     write_json(folder / "initial.json", {"captions": captions, "cells": cells})
 
@@ -54,11 +52,3 @@ def read_initial(run: Path) -> Initial | None:
     record = read_json(run / "initial.json")
     tensors = read_tensors(run / "initial.safetensors")
     return Initial(tensors["pictures"], tensors["texts"], record["captions"], record["cells"])
-
-
-def cell_sizes(features: PairFeatures, rows: Tensor) -> list[int]:
-    """How many of all pairs have their joint feature nearest, in cosine, to that of each of `rows`."""
-    joint = features.joint_rows()
-    centres = joint[rows]
-    nearest = torch.cat([(block @ centres.T).argmax(dim=1) for block in joint.split(ROWS_AT_ONCE)])
-    return torch.bincount(nearest, minlength=len(rows)).tolist()

@@ -15,7 +15,7 @@ of the whole unroll, in the memory of one step and of its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,9 @@ from pairstill.methods.trajectory import Material, Parameters, Student, accumula
 
 Exam = Callable[[Parameters], Tensor]
 """The loss on real pairs of a student with these parameters."""
+
+Values = list[Tensor]
+"""The parameters' values, or what belongs to each, in their order."""
 
 
 @dataclass(frozen=True)
@@ -39,63 +42,74 @@ def through_practice(
     student: Student, start: Parameters, data: Material, batches: Sequence[Tensor], inertia: Inertia, exam: Exam
 ) -> Tensor:
     """The exam's loss after a step on each batch; the gradients of `data` are added to it in place."""
-    passed = _practise(student, start, data, batches, inertia)
+    names = list(start)
+    lrs = [student.lr(name, data).item() for name in names]
+    passed = _practise(student, start, data, batches, inertia, lrs)
     after = passed.pop()
-    last = tracked(after)
+    last = _tracked(names, after)
     loss = exam(last)
-    theta = dict(zip(last, torch.autograd.grad(loss, list(last.values())), strict=True))
-    speed = {name: torch.zeros_like(value) for name, value in theta.items()}
+    theta = list(torch.autograd.grad(loss, list(last.values())))
+    speed = [torch.zeros_like(value) for value in theta]
     for step in reversed(range(len(batches))):
         before = passed.pop()
-        _add_to_lrs(student, data, theta, before, after)
-        speed = {name: b - student.lr(name, data).detach() * theta[name] for name, b in speed.items()}
-        pulled = _pull_back(student, before, data, batches[step], step, speed)
-        theta = {name: a + inertia.weight_decay * speed[name] + pulled[name] for name, a in theta.items()}
-        speed = {name: inertia.momentum * b for name, b in speed.items()}
+        _add_to_lrs(student, names, data, theta, before, after)
+        torch._foreach_sub_(speed, torch._foreach_mul(theta, lrs))
+        pulled = _pull_back(student, _tracked(names, before), data, batches[step], step, speed)
+        torch._foreach_add_(theta, pulled)
+        torch._foreach_add_(theta, speed, alpha=inertia.weight_decay)
+        torch._foreach_mul_(speed, inertia.momentum)
         after = before
     return loss.detach()
 
 
 def _practise(
-    student: Student, start: Parameters, data: Material, batches: Sequence[Tensor], inertia: Inertia
-) -> list[Parameters]:
+    student: Student,
+    start: Parameters,
+    data: Material,
+    batches: Sequence[Tensor],
+    inertia: Inertia,
+    lrs: Sequence[float],
+) -> list[Values]:
     """The parameters before each step, and after the last."""
-    passed = [start]
-    velocity = {name: torch.zeros_like(value) for name, value in start.items()}
+    here: Values = list(start.values())
+    passed = [here]
+    velocity: Values = [torch.zeros_like(value) for value in here]
     for step, rows in enumerate(batches):
-        slopes = student.gradients(tracked(passed[-1]), data, rows, step, graph=False)
-        with torch.no_grad():
-            velocity = {
-                name: inertia.momentum * velocity[name] + slopes[name] + inertia.weight_decay * value
-                for name, value in passed[-1].items()
-            }
-            passed.append({name: p - student.lr(name, data) * velocity[name] for name, p in passed[-1].items()})
+        slopes = student.gradients(_tracked(start, here), data, rows, step, graph=False)
+        torch._foreach_mul_(velocity, inertia.momentum)
+        torch._foreach_add_(velocity, list(slopes.values()))
+        torch._foreach_add_(velocity, here, alpha=inertia.weight_decay)
+        here = list(torch._foreach_sub(here, torch._foreach_mul(velocity, lrs)))
+        passed.append(here)
     return passed
 
 
-def _pull_back(
-    student: Student, parameters: Parameters, data: Material, rows: Tensor, step: int, speed: Parameters
-) -> Parameters:
+def _pull_back(student: Student, here: Parameters, data: Material, rows: Tensor, step: int, speed: Values) -> Values:
     """(dg/dtheta)' b of one step; (dg/dpairs)' b is added to the pairs' gradients."""
-    here = tracked(parameters)
     slopes = student.gradients(here, data, rows, step, graph=True)
-    leaves = data.leaves()
-    wanted = [*here.values(), *leaves.values()]
-    found = torch.autograd.grad(list(slopes.values()), wanted, [speed[name] for name in slopes], allow_unused=True)
-    for leaf, grad in zip(leaves.values(), found[len(here) :], strict=True):
+    leaves = list(data.leaves().values())
+    wanted = [*here.values(), *leaves]
+    found = torch.autograd.grad(list(slopes.values()), wanted, speed, allow_unused=True)
+    for leaf, grad in zip(leaves, found[len(here) :], strict=True):
         if grad is not None:
             accumulate(leaf, grad)
-    pairs = zip(here.items(), found, strict=False)
-    return {name: torch.zeros_like(value) if grad is None else grad for (name, value), grad in pairs}
+    pairs = zip(here.values(), found, strict=False)
+    return [torch.zeros_like(value) if grad is None else grad for value, grad in pairs]
 
 
-def _add_to_lrs(student: Student, data: Material, theta: Parameters, before: Parameters, after: Parameters) -> None:
+def _tracked(names: Iterable[str], values: Values) -> Parameters:
+    return tracked(dict(zip(names, values, strict=True)))
+
+
+def _add_to_lrs(
+    student: Student, names: Sequence[str], data: Material, theta: Values, before: Values, after: Values
+) -> None:
     """Where the student's step sizes are learnt: d loss / d lr = -<a, v>, over the parameters of each tower.
 
     Of v it is known that -lr v was the step.
     """
     for lr, of_text in ((data.image_lr, False), (data.text_lr, True)):
         if lr.requires_grad:
-            names = [name for name in theta if student.is_text(name) is of_text]
-            parts = [(theta[name] * (after[name] - before[name])).sum() for name in names]
+            towers = zip(names, theta, before, after, strict=True)
+            parts = [(a * (new - old)).sum() for name, a, old, new in towers if student.is_text(name) is of_text]
             accumulate(lr, torch.stack(parts).sum() / lr.detach())

@@ -30,6 +30,7 @@ from pairstill.methods.synthetic import SyntheticPairs
 from pairstill.methods.trajectory import Material, Student, draw_batches
 from pairstill.seeds import derive, generator
 from pairstill.towers import TwoTower, build_model
+from pairstill.training import one_link_per_picture
 
 LAST_LR = 0.02
 """What is left of a step size at the end of its cosine."""
@@ -42,6 +43,7 @@ class Settings:
     Args:
         iterations: Updates of the synthetic pairs.
         init: Where the pairs start.
+        average: Whether a text starts at the mean of the captions nearest to it, instead of at its own.
         students: Students that practise in an iteration; their exams are averaged.
         steps: Steps of a student's practice.
         width: Width of their embeddings: small students give nearly the same gradient for less.
@@ -58,6 +60,7 @@ class Settings:
 
     iterations: int = 300
     init: Literal["kmeans", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"] = "kmeans"
+    average: bool = True
     students: int = 1
     steps: int = 20
     width: int = 128
@@ -65,8 +68,8 @@ class Settings:
     student_momentum: float = 0.9
     student_decay: float = 5e-4
     student_batch: int = 128
-    real_batch: int = 512
-    image_lr: float = 0.02
+    real_batch: int = 2048
+    image_lr: float = 0.01
     text_lr: float = 0.05
     momentum: float = 0.9
     check_every: int = 50
@@ -82,7 +85,7 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     settings: Settings = context.settings
     device = torch.device(context.encoded.device)
     spread = pairs.pairs.texts.std().item()
-    images, texts = start(pairs, context, settings.init)
+    images, texts = start(pairs, context, settings.init, settings.average)
     synthetic = SyntheticPairs(
         images, texts, settings.image_lr, settings.text_lr * spread, settings.momentum, adam=True
     )
@@ -129,8 +132,6 @@ def _rehearse(pairs: EncodedSplit, context: Context, data: Material, iteration: 
 
 def _real_batch(pairs: EncodedSplit, context: Context, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
     """Features and text embeddings of `size` random pictures, each with one of its captions."""
-    from pairstill.training import one_link_per_picture
-
     links = one_link_per_picture(pairs.pairs.links, random)
     rows = links[torch.randperm(len(links), generator=random)[:size]]
     device = context.encoded.device

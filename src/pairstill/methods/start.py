@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pairstill.encoded import EncodedSplit
-from pairstill.init import PairFeatures, choose_pairs
+from pairstill.init import PairFeatures, choose_pairs, mean_texts
 from pairstill.methods.contract import Context
 from pairstill.methods.initial import keep_initial
 from pairstill.seeds import derive, generator
@@ -19,11 +19,11 @@ def projected_features(pairs: EncodedSplit, context: Context) -> PairFeatures:
     return PairFeatures(*embed(model, pairs.pairs.inputs, pairs.pairs.texts), pairs.pairs.links)
 
 
-def start(pairs: EncodedSplit, context: Context, init: str) -> tuple[Tensor, Tensor]:
+def start(pairs: EncodedSplit, context: Context, init: str, average: bool = False) -> tuple[Tensor, Tensor]:
     """Images [N, 3, S, S] and texts [N, d_t] to begin with; the run folder keeps a copy to show.
 
     `noise` draws standard normal pixels, and texts with the mean and spread of the real embeddings; every other
-    way takes real pairs.
+    way takes real pairs. With `average` the text of such a pair is the mean over all pairs that are nearest to it.
     """
     if init == "noise":
         images, texts = _noise(pairs, context)
@@ -34,6 +34,8 @@ def start(pairs: EncodedSplit, context: Context, init: str) -> tuple[Tensor, Ten
     rows = choose_pairs("kmeans" if projected else init, features, context.count, context.seed)
     image_rows, text_rows = pairs.pairs.links[rows].unbind(1)
     images, texts = context.encoded.pictures(pairs.images[image_rows]), pairs.pairs.texts[text_rows].clone()
+    if average:
+        texts = mean_texts(context.encoded.pair_features(pairs), rows)
     keep_initial(pairs, context, images, texts, rows)
     return images, texts
 

@@ -1,0 +1,100 @@
+import functools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pairstill import api
+from pairstill.errors import PairstillError
+from pairstill.losses import info_nce
+from pairstill.methods import rehearsal
+from pairstill.methods.practice import Inertia, through_practice
+from pairstill.methods.rehearsal import Settings, cosine, exam_on
+from pairstill.methods.trajectory import Material, Student
+from pairstill.run import read_events
+from pairstill.training import Recipe
+from tests.test_trajectory import two_tower
+
+SHORT = Settings(iterations=30, check_every=30, steps=6, width=16, real_batch=64, image_lr=0.03, text_lr=0.05)
+distill = functools.partial(api.distill, student=Recipe(epochs=10, momentum=0.9, batch_size=16))
+
+
+def test_the_exam_is_taken_without_dropout_and_leaves_the_student_in_training():
+    model = two_tower(dropout=0.5).train()
+    features, texts = torch.randn(6, 5, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    exam = exam_on(model, features, texts)
+    assert exam(parameters).item() == exam(parameters).item()
+    assert model.training
+    torch.testing.assert_close(exam(parameters), info_nce(*model.eval()(features, texts)))
+
+
+def test_pairs_that_learnt_from_exams_teach_new_students_better():
+    """Pictures and texts of one hidden cause; eight random pairs are improved, and judged by students never seen."""
+    random = torch.Generator().manual_seed(0)
+    cause = torch.randn(200, 3, generator=random)
+    features, texts = (cause @ torch.randn(3, width, generator=random) for width in (5, 4))
+    pairs = [torch.randn(8, width, generator=random).requires_grad_() for width in (5, 4)]
+    lr, batches, inertia = torch.tensor(0.1), [torch.arange(8)] * 10, Inertia(0.9)
+
+    def rehearse(seed):
+        model = two_tower(seed=seed).float()
+        start = {name: value.detach() for name, value in model.named_parameters()}
+        for leaf in pairs:
+            leaf.grad = None
+        exam = exam_on(model, features, texts)
+        return through_practice(Student(model, 0), start, Material(*pairs, lr, lr), batches, inertia, exam).item()
+
+    def judged():
+        return sum(rehearse(seed) for seed in range(1000, 1005)) / 5
+
+    before = judged()
+    adam = torch.optim.Adam(pairs, lr=0.05)
+    for seed in range(60):
+        rehearse(seed)
+        adam.step()
+    assert judged() < before - 0.5
+
+
+def test_pairs_move_by_at_most_the_step_sizes(heads_data, tmp_path):
+    from pairstill.methods.initial import read_initial
+
+    once = replace(SHORT, iterations=1, check_every=5, average=False)
+    made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=once, protocol="clean")
+    first = read_initial(tmp_path / "set/run")
+    spread = heads_data.encoded().split("train").pairs.texts.std().item()
+    moved = (made.texts - first.texts).abs()
+    assert made.info["chosen"]["iteration"] in (0, 1)
+    assert moved.max().item() <= 1.001 * once.text_lr * spread
+
+
+def test_more_students_average_their_exams(heads_data, tmp_path, monkeypatch):
+    seen = []
+    original = rehearsal.through_practice
+
+    def spy(student, start, data, batches, inertia, exam):
+        loss = original(student, start, data, batches, inertia, exam)
+        seen.append((loss.item(), start["text_head.projection.weight"].clone()))
+        return loss
+
+    monkeypatch.setattr(rehearsal, "through_practice", spy)
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1, students=3))
+    assert len(seen) == 3
+    assert not torch.equal(seen[0][1], seen[1][1])  # each a fresh one
+    step = next(event for event in read_events(tmp_path / "set/run") if event["kind"] == "step")
+    assert step["loss"] == pytest.approx(sum(loss for loss, _ in seen) / 3)
+
+
+def test_step_sizes_follow_a_cosine():
+    assert cosine(0, 100) == 1
+    assert cosine(50, 100) == pytest.approx((1 + rehearsal.LAST_LR) / 2)
+    assert cosine(100, 100) == pytest.approx(rehearsal.LAST_LR)
+    assert all(cosine(i, 100) > cosine(i + 1, 100) for i in range(100))
+    assert math.isfinite(cosine(0, 1))
+
+
+@pytest.mark.parametrize("change", [{"steps": 0}, {"students": 0}, {"width": 0}, {"real_batch": 1}, {"image_lr": 0.0}])
+def test_settings_that_cannot_work_are_refused(change):
+    with pytest.raises(PairstillError, match=f"settings.{next(iter(change))}"):
+        Settings(**change)
