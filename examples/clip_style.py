@@ -1,6 +1,6 @@
 """Fine-tune a CLIP-like model on a distilled set, the way open_clip trains: AdamW, warm-up, a learnt temperature.
 
-    python examples/clip_style.py runs/demo/mdm [epochs]
+    python examples/clip_style.py runs/demo/rehearsal [epochs]
 
 The image tower is trained whole, end to end on the set's pictures; the text tower is a projector on its embeddings.
 """

@@ -34,7 +34,7 @@ def cells(source):
 
 def notebook(source):
     """The notebook as JSON, with a demo's set in place of the command line's."""
-    source = source.replace("sys.argv[1]", '"runs/demo/mdm"').replace("import sys\n\n", "")
+    source = source.replace("sys.argv[1]", '"runs/demo/rehearsal"').replace("import sys\n\n", "")
     made = []
     for number, (kind, text) in enumerate(cells(source)):
         cell = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": text.splitlines(keepends=True)}

@@ -1,6 +1,6 @@
 """Train a retrieval model on a distilled set with plain PyTorch.
 
-    python examples/train_on_a_set.py runs/demo/mdm
+    python examples/train_on_a_set.py runs/demo/rehearsal
 
 The set's pictures go through the frozen image encoder once; then two small projectors learn to match them to the
 text embeddings that come with the set.

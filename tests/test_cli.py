@@ -68,12 +68,21 @@ def test_the_config_of_a_run_is_kept(heads_data, tmp_path):
 
 def test_print_config_shows_every_option(capsys):
     with pytest.raises(SystemExit) as stop:
-        run("distill", "somewhere", "--settings.alpha", "0.3", "--print-config")
+        run("distill", "somewhere", "--method", "mdm", "--settings.alpha", "0.3", "--print-config")
     assert stop.value.code == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert config["settings"]["alpha"] == 0.3
     assert config["settings"]["kernel"] == "geodesic"
     assert config["pairs"] == 100
+
+
+def test_the_default_method_needs_no_experts(capsys):
+    with pytest.raises(SystemExit):
+        run("distill", "somewhere", "--print-config")
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["method"] == "rehearsal"
+    assert not METHODS[config["method"]].needs_bank
+    assert config["settings"]["steps"] == 20
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

@@ -3,7 +3,7 @@ import json
 from PIL import Image
 
 from pairstill import demo
-from pairstill.methods import kmeans, mdm, random
+from pairstill.methods import kmeans, mdm, random, rehearsal
 from tests.conftest import TINY_HEADS, TINY_RECIPE
 
 
@@ -13,14 +13,19 @@ def test_the_demo_makes_what_it_promises_and_continues(shapes, tmp_path, monkeyp
     monkeypatch.setattr(demo, "RECIPE", TINY_RECIPE)
     monkeypatch.setattr(demo, "EXPERTS", 2)
     monkeypatch.setattr(demo, "PAIRS", 8)
-    settings = {"random": random.Settings(), "kmeans": kmeans.Settings(), "mdm": mdm.Settings(iterations=2)}
+    settings = {
+        "random": random.Settings(),
+        "kmeans": kmeans.Settings(),
+        "mdm": mdm.Settings(iterations=2),
+        "rehearsal": rehearsal.Settings(iterations=2, steps=2, real_batch=16),
+    }
     monkeypatch.setattr(demo, "SETTINGS", settings)
     first = demo.run_demo(tmp_path / "demo")
     shown = capsys.readouterr()
     assert "distilled pairs give" in shown.out
     assert "1/3" in shown.err
     rows = json.loads((tmp_path / "demo/results.json").read_text())
-    assert [row["method"] for row in rows] == ["random", "kmeans", "mdm", "full"]
+    assert [row["method"] for row in rows] == ["random", "kmeans", "mdm", "rehearsal", "full"]
     keys = "method pairs towers protocol ir1 ir5 ir10 tr1 tr5 tr10 mean mean_std seconds"
     assert all(set(keys.split()) <= set(row) for row in rows)
     assert all(row["seeds"] == 5 for row in rows)

@@ -23,5 +23,5 @@ def test_the_notebook_is_that_of_the_script_and_runs(sets):
     code = ["".join(cell["source"]) for cell in json.loads(written)["cells"] if cell["cell_type"] == "code"]
     namespace = {}
     for part in code:
-        exec(part.replace("runs/demo/mdm", str(sets / "mdm")), namespace)
+        exec(part.replace("runs/demo/rehearsal", str(sets / "mdm")), namespace)
     assert len(namespace["pairs"]) == 6 and namespace["loss"].isfinite()

@@ -78,7 +78,7 @@ def import_experts(
 def distill(
     data: str | Path | Prepared,
     out: str | Path,
-    method: str = "mdm",
+    method: str = "rehearsal",
     pairs: int = 100,
     bank: str | Path | Bank | None = None,
     protocol: str = "clean",

@@ -15,7 +15,7 @@ from pairstill.sources import SourceSpec
 from pairstill.towers import Towers
 from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
-DEFAULT_METHOD = "mdm"
+DEFAULT_METHOD = "rehearsal"
 DEFAULT_TOWERS = Towers()
 
 out_console = Console(highlight=False, soft_wrap=True)

@@ -70,9 +70,9 @@ class Settings:
     student_batch: int = 128
     real_batch: int = 2048
     image_lr: float = 0.01
-    text_lr: float = 0.05
+    text_lr: float = 0.03
     momentum: float = 0.9
-    check_every: int = 50
+    check_every: int = 100
 
     def __post_init__(self) -> None:
         counts = ("iterations", "students", "steps", "width", "check_every")
