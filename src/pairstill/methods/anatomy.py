@@ -12,6 +12,7 @@ from pairstill.losses import agreement, discrepancy
 from pairstill.merge import merge_ratio
 from pairstill.teachers import draw_checkpoints
 
+SHOWN_REAL_PAIRS = 500
 BINS = 40
 RATIO_DRAWS = 64
 

@@ -20,17 +20,20 @@ from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
+from pairstill.files import write_json
 from pairstill.losses import info_nce
+from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy
 from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method, finished
-from pairstill.methods.optimise import optimise
+from pairstill.methods.initial import read_initial
+from pairstill.methods.optimise import Chosen, optimise
 from pairstill.methods.practice import Exam, Inertia, through_practice
 from pairstill.methods.start import start
 from pairstill.methods.synthetic import SyntheticPairs
 from pairstill.methods.trajectory import Material, Student, draw_batches
 from pairstill.seeds import derive, generator
 from pairstill.towers import TwoTower, build_model
-from pairstill.training import one_link_per_picture
+from pairstill.training import STUDENT_RECIPE, TensorInputs, TrainingPairs, one_link_per_picture, train
 
 LAST_LR = 0.02
 """What is left of a step size at the end of its cosine."""
@@ -105,6 +108,7 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
         return {"loss": loss}
 
     chosen = optimise(context, "rehearsal", synthetic, step, settings.iterations, settings.check_every)
+    _look_inside(pairs, context, chosen)
     return finished(pairs, context, "rehearsal", chosen.images, chosen.texts, chosen=chosen.provenance())
 
 
@@ -118,16 +122,38 @@ def _rehearse(pairs: EncodedSplit, context: Context, data: Material, iteration: 
     settings: Settings = context.settings
     place = ("rehearsal", iteration, number)
     random = generator(context.seed, *place)
-    encoded = context.encoded
-    towers = replace(encoded.towers, train="heads", embed_dim=settings.width)
-    model = build_model(towers, encoded.image_encoder, encoded.text_width, derive(context.seed, *place, "student"))
-    model.to(encoded.device)
+    model = _fresh_student(context, derive(context.seed, *place, "student"))
     first = {name: value.detach() for name, value in model.named_parameters()}
     batches = draw_batches(context.count, settings.student_batch, settings.steps, random)
     inertia = Inertia(settings.student_momentum, settings.student_decay)
     student = Student(model, derive(context.seed, *place, "dropout"))
     exam = exam_on(model, *_real_batch(pairs, context, settings.real_batch, random))
     return through_practice(student, first, data, batches, inertia, exam).item()
+
+
+def _fresh_student(context: Context, seed: int) -> TwoTower:
+    """Two projectors on the frozen encoders' features, whatever the towers train."""
+    encoded = context.encoded
+    towers = replace(encoded.towers, train="heads", embed_dim=context.settings.width)
+    return build_model(towers, encoded.image_encoder, encoded.text_width, seed).to(encoded.device)
+
+
+def _look_inside(pairs: EncodedSplit, context: Context, chosen: Chosen) -> None:
+    """Write what a student of the chosen pairs sees in real, initial and distilled ones into the run folder."""
+    encoded, random = context.encoded, generator(context.seed, "rehearsal", "anatomy")
+    first = read_initial(context.run.folder)
+    assert first is not None, "every start keeps its first pairs"
+    device, rows = encoded.device, torch.arange(context.count)
+    with torch.no_grad():
+        images = [encoded.image_encoder.normalise(first.pictures), chosen.images]
+        before, after = (encoded.through_backbone(part.to(device)) for part in images)
+    model = _fresh_student(context, derive(context.seed, "rehearsal", "anatomy"))
+    train(model, TrainingPairs(TensorInputs(after), chosen.texts, torch.stack([rows, rows], 1)), STUDENT_RECIPE, 0)
+    model.eval()
+    with torch.no_grad():
+        real = model(*_real_batch(pairs, context, SHOWN_REAL_PAIRS, random))
+        found = anatomy(real, model(before, first.texts.to(device)), model(after, chosen.texts.to(device)))
+    write_json(context.run.folder / "anatomy.json", found)
 
 
 def _real_batch(pairs: EncodedSplit, context: Context, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from pairstill.bank import Bank
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
 from pairstill.files import write_json
-from pairstill.methods.anatomy import anatomy, ratios_by_layer
+from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy, ratios_by_layer
 from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, finished
 from pairstill.methods.initial import read_initial
@@ -27,8 +27,6 @@ from pairstill.teachers import TEACHERS
 Vectors = tuple[Tensor, Tensor]
 Objective = Callable[[Vectors, Vectors, Any], tuple[Tensor, dict[str, float]]]
 """`objective(real, synthetic, settings)`: the loss, and its terms with `loss` among them, from unit vectors."""
-
-SHOWN_REAL_PAIRS = 500
 
 Init = Literal["kmeans", "kmeans-projected", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"]
 
