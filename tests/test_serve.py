@@ -11,6 +11,7 @@ import uvicorn
 
 import pairstill
 from pairstill.cli import main
+from pairstill.serve import search
 from pairstill.serve.app import build_app
 from pairstill.serve.place import Place, progress_of
 from pairstill.serve.start import HERE, is_loopback
@@ -112,6 +113,19 @@ def test_a_sentence_finds_pictures_and_a_picture_finds_captions(root, page):
     assert status == 200 and len({one["caption"] for one in captions}) == len(captions) > 0
     assert ask(f"{page}/api/captions?{urlencode([('data', 'data'), *students])}", data=b"junk")[0] == 400
     assert ask(f"{page}/api/search?data=data&student=students/all&q=")[0] == 400
+
+
+def test_students_are_loaded_when_the_search_page_is_opened(root, page):
+    search._index.cache_clear()
+    students, data = Place(root).students(), Place(root).prepared()[0]
+    assert ask(f"{page}/search")[0] == 200
+    deadline = time.monotonic() + 60
+    while search._index.cache_info().misses < len(students) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for name in students:
+        search.index_of((root / name).resolve(), (root / data).resolve())
+    found = search._index.cache_info()
+    assert (found.misses, found.hits) == (len(students), len(students))
 
 
 def test_the_answer_is_the_students_own(root, page, heads_data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -122,8 +124,16 @@ class Pages:
         )
 
     async def search(self, request: Request) -> Response:
-        """Ask the students."""
-        return await self._page("search.html", students=self.place.students(), data=self.place.prepared())
+        """Ask the students, which are loaded while the visitor still types."""
+        students, data = self.place.students(), self.place.prepared()
+        page = await self._page("search.html", students=students, data=data)
+        page.background = BackgroundTask(self._load, students[:MOST_COMPARED], data[0]) if data else None
+        return page
+
+    def _load(self, students: list[str], data: str) -> None:
+        with contextlib.suppress(PairstillError, OSError):  # a question will say it
+            for student in students:
+                index_of(self._folder(student), self._folder(data))
 
     async def find_pictures(self, request: Request) -> Response:
         """Pictures for a sentence, by each of the students."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from pairstill.student import Student, load_student
 
 SHOWN = 8
 THUMBNAIL = 192
+_LOADING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Index:
 def index_of(student: Path, data: Path) -> Index:
     """A student and the test split as it sees it; kept for the next question, unless the student has changed."""
     manifest = student / "student.json"
-    return _index(student, data, manifest.stat().st_mtime_ns if manifest.exists() else 0)
+    with _LOADING:  # who asks while it is loaded waits for it, instead of loading it again
+        return _index(student, data, manifest.stat().st_mtime_ns if manifest.exists() else 0)
 
 
 @lru_cache(maxsize=8)
