@@ -74,6 +74,19 @@ def test_a_study_becomes_one_table_and_is_reused(heads_data, tmp_path, capfd):
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
 
 
+def test_recall_is_drawn_against_size_where_there_are_three(heads_data, tmp_path):
+    out = tmp_path / "out"
+    compare(read_study(recipe(tmp_path, [{"method": "random", "pairs": [4, 6]}])), out, heads_data.folder)
+    assert not (out / "study-sizes.svg").exists()
+    rows = [{"method": "random", "pairs": [4, 6, 8]}, {"method": "full"}]
+    records = compare(read_study(recipe(tmp_path, rows)), out, heads_data.folder)
+    assert (out / "study-sizes.svg").stat().st_size > 1000
+    exact = [n * (3 * 32 * 32 + 2 * load(out / records[0]["set"]).texts.shape[1]) for n in (4, 6, 8)]
+    for record, expected in zip(records, exact, strict=False):
+        assert expected <= record["bytes"] < expected + 200  # a header
+    assert "bytes" not in records[3]
+
+
 def test_a_row_that_fails_does_not_lose_the_others(heads_data, tmp_path):
     rows = [{"method": "random", "pairs": 10_000}, {"method": "random", "pairs": 4}]
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Figures of a comparison: its rows as points, and recall against iterations and against time."""
+"""Figures of a comparison: its rows as points; recall against the set's size; recall against iterations and time."""
 
 from __future__ import annotations
 
@@ -39,6 +39,36 @@ def write_points(out: Path, name: str, title: str, records: Sequence[Mapping[str
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     return _write(figure, out, name)
+
+
+def write_sizes(out: Path, name: str, records: Sequence[Mapping[str, Any]]) -> list[Path]:
+    """Draw recall against pairs and against bytes, where a method has three sizes or more; returns the files."""
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for record in sorted((r for r in records if "error" not in r and r.get("bytes")), key=lambda r: r["pairs"]):
+        lines.setdefault(record["label"], []).append(record)
+    if not any(len(line) > 2 for line in lines.values()) or len(lines) > MOST_CURVES:
+        return []
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    for axes, key, unit, title in zip(
+        figure.subplots(1, 2, sharey=True), ("pairs", "bytes"), (1, 1e6), ("pairs", "megabytes"), strict=True
+    ):
+        for number, (label, line) in enumerate(lines.items()):
+            style = {"color": COLOURS[number % len(COLOURS)], "linestyle": "-" if number < len(COLOURS) else "--"}
+            sizes, means = [r[key] / unit for r in line], [r["mean"] for r in line]
+            axes.errorbar(sizes, means, [r["mean_std"] for r in line], marker="o", ms=3, label=label, **style)
+        for record in records:
+            if record["method"] == "full" and "error" not in record:
+                axes.axhline(record["mean"], color="#777777", linewidth=0.8, linestyle=":", label="all pairs")
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(title)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    figure.axes[0].set_ylabel("mean recall, %")
+    figure.axes[1].legend(frameon=False, fontsize=8)
+    return _write(figure, out, f"{name}-sizes")
 
 
 def checks_of(run: Path) -> list[dict[str, Any]]:

@@ -174,6 +174,13 @@ def cost_of(run: Path, made: DistilledSet) -> dict[str, Any]:
     }
 
 
+def bytes_of(folder: Path) -> int | None:
+    """What a set weighs to share: pictures in 8 bits, texts and similarity in 16; they are kept in 32."""
+    shrink = {"images": 4, "texts": 2, "similarity": 2}
+    files = {name: folder / f"{name}.safetensors" for name in shrink}
+    return sum(file.stat().st_size // shrink[name] for name, file in files.items() if file.exists()) or None
+
+
 def cost_of_bank(bank: Bank) -> dict[str, Any]:
     """What its experts took to train, and their size on disk."""
     spent = {e["expert"]: e["training_seconds"] for e in read_events(bank.folder / "run") if e["kind"] == "expert"}

@@ -15,8 +15,8 @@ from typing import Any, ParamSpec, TypeVar
 from rich.markup import escape
 
 from pairstill import api
-from pairstill.compare.figures import write_curves, write_points
-from pairstill.compare.job import Job, run_job
+from pairstill.compare.figures import write_curves, write_points, write_sizes
+from pairstill.compare.job import Job, bytes_of, run_job
 from pairstill.compare.study import Study, settings_of
 from pairstill.compare.tables import write_tables
 from pairstill.errors import PairstillError
@@ -59,6 +59,7 @@ def compare(
     write_curves(out, study.name, {label: run for run, label in reversed(runs.items())})
     records = _collect(todo, study, out)
     write_points(out, study.name, study.title, records)
+    write_sizes(out, study.name, records)
     return records
 
 
@@ -202,7 +203,8 @@ def _collect(todo: Sequence[Job], study: Study, out: Path) -> list[dict[str, Any
         base = {"label": job.entry.label, "method": job.entry.method, "pairs": job.entry.pairs}
         if job.result.exists():
             beside = {"published_mean": study.published_mean(job.entry)}
-            made = {} if job.entry.method == "full" else {"set": job.set_folder.relative_to(out).as_posix()}
+            where = job.set_folder
+            made = {"set": where.relative_to(out).as_posix(), "bytes": bytes_of(where)} if job.entry.pairs else {}
             records.append({**read_json(job.result), "label": job.entry.label, **beside, **made})
         else:
             why = read_json(job.failure)["error"] if job.failure.exists() else "not run yet"
