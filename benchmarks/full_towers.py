@@ -1,4 +1,4 @@
-"""One run with towers `full` on Flickr8k, at a size that fits two cores: MDM against random pairs.
+"""One run with towers `full` on Flickr8k, at a size that fits two cores: random pairs, MDM and rehearsal.
 
     python -m benchmarks.full_towers
 
@@ -23,7 +23,7 @@ from benchmarks.flickr8k import DATA, RESULTS
 from pairstill import api
 from pairstill.distillation import distill
 from pairstill.evaluation import evaluate
-from pairstill.methods import mdm
+from pairstill.methods import mdm, rehearsal
 from pairstill.protocols import protocol_named
 from pairstill.tables import results_table, write_rows
 from pairstill.towers import Towers
@@ -60,8 +60,12 @@ def main() -> None:
     student = replace(STUDENT_RECIPE, lr=arguments.student_lr)
     encoded, rows = data.encoded(), []
     length = arguments.iterations
-    chosen = mdm.Settings(iterations=length, check_every=max(1, length // 2))
-    for method, settings in (("random", None), ("mdm", chosen)):
+    settings_by_method = {
+        "random": None,
+        "mdm": mdm.Settings(iterations=length, check_every=max(1, length // 2)),
+        "rehearsal": rehearsal.Settings(iterations=4 * length, check_every=4 * length),
+    }
+    for method, settings in settings_by_method.items():
         out = arguments.work / f"{method}-{arguments.pairs}"
         made = distill(encoded, out, method, arguments.pairs, protocol, bank, settings, resume=True, student=student)
         seconds[f"distill {method}"], begin = time.monotonic() - begin, time.monotonic()
