@@ -25,14 +25,14 @@ from pairstill.training import Recipe
 SOURCE = "emoji"
 TOWERS = Towers(image="efficientnet_lite0", text="minilm", train="heads", image_size=64, embed_dim=256)
 PAIRS = 100
-EXPERTS = 5
-RECIPE = Recipe(epochs=6)
+EXPERTS = 4
+RECIPE = Recipe(epochs=5)
 """Of the experts and of the students on the full set: ten epochs, as elsewhere, would take a minute more."""
 SETTINGS = {
     "random": random.Settings(),
     "kmeans": kmeans.Settings(),
-    "mdm": mdm.Settings(iterations=30, check_every=10),
-    "rehearsal": rehearsal.Settings(iterations=60, check_every=30),
+    "mdm": mdm.Settings(iterations=20, check_every=10),
+    "rehearsal": rehearsal.Settings(iterations=50, check_every=50, real_batch=1024),
 }
 BEST = "rehearsal"
 
