@@ -49,7 +49,7 @@ class Settings:
         average: Whether a text starts at the mean of the captions nearest to it, instead of at its own.
         students: Students that practise in an iteration; their exams are averaged.
         steps: Steps of a student's practice.
-        width: Width of their embeddings: small students give nearly the same gradient for less.
+        width: Width of their embeddings; narrow students practise faster than those that are scored.
         student_lr: Step size of a student.
         student_momentum: Its momentum.
         student_decay: Its weight decay.
