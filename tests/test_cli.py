@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pairstill import cli
-from pairstill.commands import DEFAULT_METHOD
+from pairstill.api import DEFAULT_METHOD
 from pairstill.methods import METHODS
 from tests.conftest import write_shapes
 

@@ -28,6 +28,7 @@ from pairstill.towers import Towers, load_text_encoder
 from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe, train
 
 Device = Literal["auto", "cpu", "cuda"]
+DEFAULT_METHOD = "rehearsal"
 
 
 def prepare(
@@ -78,7 +79,7 @@ def import_experts(
 def distill(
     data: str | Path | Prepared,
     out: str | Path,
-    method: str = "rehearsal",
+    method: str = DEFAULT_METHOD,
     pairs: int = 100,
     bank: str | Path | Bank | None = None,
     protocol: str = "clean",

@@ -132,7 +132,7 @@ def _method_of(arguments: list[str]) -> str:
     """The method that the command line or its YAML file names, before anything else is parsed."""
     import yaml
 
-    from pairstill.commands import DEFAULT_METHOD
+    from pairstill.api import DEFAULT_METHOD
 
     method = DEFAULT_METHOD
     for place, word in enumerate(arguments):

@@ -15,7 +15,6 @@ from pairstill.sources import SourceSpec
 from pairstill.towers import Towers
 from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
-DEFAULT_METHOD = "rehearsal"
 DEFAULT_TOWERS = Towers()
 
 out_console = Console(highlight=False, soft_wrap=True)
@@ -103,7 +102,7 @@ def experts(
 def distill(
     data: str,
     out: str | None = None,
-    method: str = DEFAULT_METHOD,
+    method: str = api.DEFAULT_METHOD,
     pairs: int = 100,
     bank: str | None = None,
     protocol: str = "clean",

@@ -135,7 +135,7 @@ def cells_of(features: PairFeatures, rows: Tensor) -> Tensor:
     joint = features.joint_rows()
     centres = joint[rows]
     cells = torch.cat([(block @ centres.T).argmax(dim=1) for block in joint.split(ROWS_AT_ONCE)])
-    cells[rows] = torch.arange(len(rows))  # a pair that was chosen twice, or twins, would leave a cell empty
+    cells[rows] = torch.arange(len(rows))  # with twins among the chosen, a cell would be empty
     return cells
 
 

@@ -55,17 +55,14 @@ def write_sizes(out: Path, name: str, records: Sequence[Mapping[str, Any]]) -> l
         figure.subplots(1, 2, sharey=True), ("pairs", "bytes"), (1, 1e6), ("pairs", "megabytes"), strict=True
     ):
         for number, (label, line) in enumerate(lines.items()):
-            style = {"color": COLOURS[number % len(COLOURS)], "linestyle": "-" if number < len(COLOURS) else "--"}
             sizes, means = [r[key] / unit for r in line], [r["mean"] for r in line]
-            axes.errorbar(sizes, means, [r["mean_std"] for r in line], marker="o", ms=3, label=label, **style)
+            axes.errorbar(sizes, means, [r["mean_std"] for r in line], marker="o", ms=3, label=label, **_style(number))
         for record in records:
             if record["method"] == "full" and "error" not in record:
                 axes.axhline(record["mean"], color="#777777", linewidth=0.8, linestyle=":", label="all pairs")
         axes.set_xscale("log")
         axes.set_ylim(bottom=0)
-        axes.set_xlabel(title)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+        _tidy(axes, title)
     figure.axes[0].set_ylabel("mean recall, %")
     figure.axes[1].legend(frameon=False, fontsize=8)
     return _write(figure, out, f"{name}-sizes")
@@ -98,14 +95,24 @@ def write_curves(out: Path, name: str, runs: Mapping[str, Path]) -> list[Path]:
         figure.subplots(1, 2), ("iteration", "seconds"), ("iterations", "seconds"), strict=True
     ):
         for number, (label, checks) in enumerate(curves.items()):
-            style = {"color": COLOURS[number % len(COLOURS)], "linestyle": "-" if number < len(COLOURS) else "--"}
-            axes.plot([c[key] for c in checks], [c["mean"] for c in checks], marker="o", ms=3, label=label, **style)
-        axes.set_xlabel(title)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+            means = [check["mean"] for check in checks]
+            axes.plot([check[key] for check in checks], means, marker="o", ms=3, label=label, **_style(number))
+        _tidy(axes, title)
     figure.axes[0].set_ylabel("mean recall of the choosing students, %")
     figure.axes[1].legend(frameon=False, fontsize=8)
     return _write(figure, out, f"{name}-curves")
+
+
+def _style(number: int) -> dict[str, str]:
+    """Colour and line of the number-th curve."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": "-" if number < len(COLOURS) else "--"}
+
+
+def _tidy(axes: Any, label: str) -> None:
+    """What the two panels of a figure have in common."""
+    axes.set_xlabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
 
 
 def _write(figure: Any, out: Path, name: str) -> list[Path]:
