@@ -112,6 +112,20 @@ def test_it_prints(report, open_page):
     assert not page.locator(".controls").first.is_visible()
 
 
+def test_a_card_printed_before_it_was_seen_is_drawn_once(report, open_page):
+    """The print begins in the task in which the page is opened, before any card was seen to be near the window."""
+    page = open_page("about:blank")
+    page.add_init_script("addEventListener('load', () => dispatchEvent(new Event('beforeprint')))")
+    page.goto(report)
+    page.locator(".pair img").first.wait_for()
+    page.locator(".pairs").first.scroll_into_view_if_needed()
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    counts = page.locator(".pair").evaluate_all(
+        "pairs => pairs.map((pair) => pair.querySelectorAll('img.after').length)"
+    )
+    assert set(counts) == {1}
+
+
 @pytest.fixture(scope="module")
 def served(root):  # noqa: F811
     with Server(root) as address:

@@ -58,16 +58,15 @@ function showGallery(place, data) {
     if (value === "cell" && !has("cell")) continue;
     form.sort.append(element("option", { value }, label));
   }
+  // A card is drawn once: when it comes near the window or when the page is printed, whichever is first.
   const waiting = new Map();
+  const drawOnce = (item) => {
+    watcher.unobserve(item);
+    waiting.get(item)?.();
+    waiting.delete(item);
+  };
   const watcher = new IntersectionObserver(
-    (entries) => {
-      for (const entry of entries) {
-        if (!entry.isIntersecting) continue;
-        waiting.get(entry.target)();
-        waiting.delete(entry.target);
-        watcher.unobserve(entry.target);
-      }
-    },
+    (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawOnce(entry.target)),
     { rootMargin: "600px" },
   );
   for (const pair of pairs) {
@@ -77,7 +76,7 @@ function showGallery(place, data) {
     waiting.set(item, draw);
     watcher.observe(item);
   }
-  addEventListener("beforeprint", () => { for (const [item, draw] of waiting) { draw(); waiting.delete(item); } });
+  addEventListener("beforeprint", () => [...waiting.keys()].forEach(drawOnce));
   const update = () => {
     const wanted = form.find.value.toLowerCase().split(/\s+/).filter(Boolean);
     const key = SORTS[form.sort.value][1];
