@@ -40,7 +40,15 @@ SETTINGS = {
     "mtt-vl": MATCHING,
     "tesla": MATCHING,
     "lors": {**MATCHING, "similarity_lr": 0.1},
-    "rehearsal": {"iterations": 4, "check_every": 2, "steps": 3, "width": 8, "real_batch": 16, "student_batch": 3},
+    "rehearsal": {
+        "at_once": 4,
+        "iterations": 4,
+        "check_every": 2,
+        "steps": 3,
+        "width": 8,
+        "real_batch": 16,
+        "student_batch": 3,
+    },
     "edge": {"epochs": 1, "batch_size": 64, "tuning_size": 16, "sampling_steps": 2},
 }
 
@@ -206,7 +214,9 @@ def test_bad_requests_are_refused_before_anything_is_written(arguments, message,
 
 def test_divergence_stops_at_the_last_good_state(heads_data, heads_bank, tmp_path):
     settings = replace(SHORT, image_lr=1e9)
-    with pytest.raises(PairstillError, match=r"diverged in iteration 1: .* Lower --settings.image-lr \(now 1e\+09\)"):
+    with pytest.raises(
+        PairstillError, match=r"diverged in iteration 1: .* Lower --settings.image-lr and --settings.text-lr"
+    ):
         distill(heads_data, tmp_path / "set", "mdm", 4, heads_bank, settings=settings)
     run = Run(tmp_path / "set/run", json.loads((tmp_path / "set/run/run.json").read_text())["config"], resume=True)
     tensors, state = run.load_checkpoint()
@@ -265,6 +275,35 @@ def test_updates_are_adam_where_asked_for_and_go_on_from_a_saved_state():
         adam.step()
     torch.testing.assert_close(whole.images, images)
     torch.testing.assert_close(whole.texts, texts)
+
+
+def test_pictures_that_take_turns_move_alone_and_go_on_from_a_saved_state():
+    first, texts = torch.randn(5, 3, 2, 2), torch.randn(5, 4)
+
+    def fresh():
+        pairs = SyntheticPairs(first, texts, image_lr=0.1, text_lr=0.2, momentum=0.9, adam=True, turns=2)
+        pairs.kept["seen"] = torch.zeros(5)
+        return pairs
+
+    def go(pairs, turns):
+        for turn in turns:
+            pairs.kept["seen"] += turn + 1
+            pairs.update((pairs.pixels(torch.device("cpu"), turn) ** 2).sum() + (pairs.texts**2).sum(), clip=1e9)
+
+    whole, part, later = fresh(), fresh(), fresh()
+    go(part, [0])
+    assert torch.equal(part.images[3:], first[3:])
+    assert not torch.equal(part.images[:3], first[:3])
+    later.load_state(part.state())
+    go(later, [1, 0])
+    go(whole, [0, 1, 0])
+    for name, value in whole.state().items():
+        assert torch.equal(value, later.state()[name])
+    alone = first[3:].clone().requires_grad_()  # the second part knows of one step only
+    adam = torch.optim.Adam([alone], lr=0.1)
+    (alone**2).sum().backward()
+    adam.step()
+    torch.testing.assert_close(whole.values()["images"][3:], alone.detach())
 
 
 def test_the_best_check_is_chosen_not_the_last(heads_data, tmp_path):

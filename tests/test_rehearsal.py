@@ -1,20 +1,24 @@
 import functools
+import itertools
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from pairstill import api
+from pairstill.augment import crop_and_flip, warp
 from pairstill.errors import PairstillError
 from pairstill.files import read_tensors
 from pairstill.losses import info_nce
 from pairstill.methods import rehearsal
 from pairstill.methods.initial import read_initial
 from pairstill.methods.practice import Inertia, through_practice
-from pairstill.methods.rehearsal import Settings, cosine, exam_on
+from pairstill.methods.rehearsal import RealPairs, Settings, cosine, exam_on
 from pairstill.methods.trajectory import Material, Student
 from pairstill.run import read_events
+from pairstill.seeds import generator
 from pairstill.training import Recipe
 from tests.test_trajectory import two_tower
 
@@ -66,6 +70,55 @@ def test_the_first_step_of_a_text_is_its_step_size(heads_data, tmp_path):
     moved = (moved - read_initial(tmp_path / "set/run").texts).abs()
     spread = heads_data.encoded().split("train").pairs.texts.std().item()
     assert moved.max().item() == pytest.approx(once.text_lr * spread, rel=1e-3)  # Adam's first step is all of it
+
+
+def test_pictures_of_a_large_set_take_turns(heads_data, tmp_path, monkeypatch):
+    """Half of the pictures move in an iteration; the others' features are those of their last turn."""
+    seen = []
+    original = rehearsal.through_practice
+
+    def spy(student, start, data, *rest):
+        seen.append(data.inputs.detach().clone())
+        return original(student, start, data, *rest)
+
+    monkeypatch.setattr(rehearsal, "through_practice", spy)
+    few = replace(SHORT, iterations=3, at_once=3)  # times the square root of two turns: 4
+    made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=few)
+    moved = [(after != before).any(dim=1).tolist() for before, after in itertools.pairwise(seen)]
+    first, second = [True] * 3 + [False] * 3, [False] * 3 + [True] * 3
+    assert moved == [[False] * 6, first, second]  # what moved in an iteration is seen at the part's next turn
+    assert len(made) == 6
+
+
+def test_an_exam_shows_every_view_of_a_picture_beside_a_caption_of_its_own(heads_data):
+    encoded = heads_data.encoded()
+    train = encoded.split("train")
+    views = torch.from_numpy(np.array(encoded.views(train, 2)))
+    known = torch.cat([encoded.image_features[train.images][:, None], views], dim=1)
+    texts, links = train.pairs.texts, {tuple(link) for link in train.pairs.links.tolist()}
+    drawn = [RealPairs(train, encoded, 2).draw(20, generator(0, "draw", number)) for number in range(10)]
+    seen = set()
+    for features, words in drawn:
+        for feature, word in zip(features, words, strict=True):
+            picture, view = (known == feature).all(dim=2).nonzero()[0].tolist()
+            captions = (texts == word).all(dim=1).nonzero()[:, 0].tolist()
+            assert any((picture, caption) in links for caption in captions)
+            seen.add(view)
+    assert seen == {0, 1, 2}
+    plain, _ = RealPairs(train, encoded).draw(20, generator(0))
+    assert all((known[:, 0] == feature).all(dim=1).any() for feature in plain)
+
+
+def test_the_first_view_is_the_mirrored_picture_and_the_next_a_crop(heads_data):
+    encoded = heads_data.encoded()
+    train = encoded.split("train")
+    pixels = encoded.pictures(train.images)
+    views = torch.from_numpy(np.array(encoded.views(train, 2)))
+    with torch.no_grad():
+        mirrored = encoded.through_backbone(pixels.flip(-1))
+        crops = encoded.through_backbone(warp(pixels, crop_and_flip(len(pixels), generator(0, "view", 1))))
+    torch.testing.assert_close(views[:, 0], mirrored, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(views[:, 1], crops, rtol=1e-3, atol=1e-3)
 
 
 def test_more_students_average_their_exams(heads_data, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ CROP_AREA = (0.5, 1.0)
 
 def expert_augmentation(images: Tensor, random: torch.Generator) -> Tensor:
     """RandomResizedCrop(0.5-1), flip and RandAugment(2, 5) on pictures in 0..1, [N, 3, S, S]."""
-    images = _warp(images, crop_and_flip(len(images), random))
+    images = warp(images, crop_and_flip(len(images), random))
     for _ in range(RANDAUGMENT_OPERATIONS):
         images = randaugment_operation(images, random)
     return images
@@ -31,6 +31,11 @@ def crop_and_flip(count: int, random: torch.Generator) -> Tensor:
     y = (1 - height) * torch.empty(count).uniform_(-1, 1, generator=random)
     mirror = torch.where(torch.rand(count, generator=random) < 0.5, -1.0, 1.0)
     return _maps(count, a=width * mirror, d=height, x=x, y=y)
+
+
+def mirrored(count: int) -> Tensor:
+    """The whole picture, mirrored, as maps [N, 2, 3]."""
+    return _maps(count, a=-1.0)
 
 
 def _maps(
@@ -50,7 +55,8 @@ def _maps(
     return maps
 
 
-def _warp(images: Tensor, maps: Tensor, padding: str = "zeros") -> Tensor:
+def warp(images: Tensor, maps: Tensor, padding: str = "zeros") -> Tensor:
+    """Pictures [N, 3, S, S], each read through its own map."""
     grid = F.affine_grid(maps.to(images), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode=padding, align_corners=False)
 
@@ -96,7 +102,7 @@ def _equalize(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def _geometric(build: Callable[[int, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda images, strength: _warp(images, build(len(images), strength))
+    return lambda images, strength: warp(images, build(len(images), strength))
 
 
 def _rotation(count: int, strength: Tensor) -> Tensor:
@@ -123,7 +129,7 @@ def dsa(images: Tensor, random: torch.Generator) -> Tensor:
 
     Works on normalised pixels [N, 3, S, S]; each picture draws its own parameters; differentiable in the pixels.
     """
-    return _cutout(_warp(_colour(images, random), _dsa_maps(len(images), random)), random)
+    return _cutout(warp(_colour(images, random), _dsa_maps(len(images), random)), random)
 
 
 def _colour(images: Tensor, random: torch.Generator) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pairstill.features import Pixels, image_features, pixel_bytes, text_features
+from pairstill.features import Matrix, Pixels, image_features, pixel_bytes, text_features, view_features
 from pairstill.init import PairFeatures
 from pairstill.pairs import PairDataset
 from pairstill.pictures import load_pixels
@@ -69,6 +69,11 @@ class Encoded:
         size = self.towers.image_size
         matrix = image_features(self.cache, self.dataset, self.image_encoder, size, self.workers, self.device)
         return torch.from_numpy(np.array(matrix))
+
+    def views(self, split: EncodedSplit, count: int) -> Matrix:
+        """Features of `count` views of each of a split's pictures [I, count, d], memory-mapped."""
+        size, rows = self.towers.image_size, split.images.numpy()
+        return view_features(self.cache, self.dataset, self.image_encoder, size, rows, count, self.workers, self.device)
 
     @cached_property
     def _pixels(self) -> Pixels:

@@ -13,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pairstill.augment import crop_and_flip, mirrored, warp
 from pairstill.errors import PairstillError
 from pairstill.files import digest_of, locked, read_json, sha256, write_json
 from pairstill.pairs import PairDataset
 from pairstill.pictures import load_pixels
 from pairstill.progress import progress
+from pairstill.seeds import generator
 from pairstill.towers import ImageEncoder, TextEncoder, fold
 
 IMAGES_AT_ONCE = 64
@@ -66,6 +68,34 @@ def image_features(
 
     shape = (len(dataset.images), encoder.width)
     return cached_matrix(folder / f"images-{key}.npy", shape, "float32", compute, f"image features, {size} px")
+
+
+def view_features(
+    folder: Path,
+    dataset: PairDataset,
+    encoder: ImageEncoder,
+    size: int,
+    rows: NDArray[np.int64],
+    views: int,
+    workers: int = 0,
+    device: str = "cpu",
+) -> Matrix:
+    """Features of `views` views of some pictures [n, views, d]: each mirrored, then random crops of it."""
+    key = digest_of(["views", dataset.fingerprint, encoder.fingerprint, size, views, digest_of(rows.tolist())])
+    maps = [mirrored(len(rows)), *(crop_and_flip(len(rows), generator(0, "view", n)) for n in range(1, views))]
+
+    def compute(start: int) -> Iterator[NDArray[np.float32]]:
+        network = fold(encoder, size).to(device)
+        done = start
+        with torch.inference_mode():
+            for batch in load_pixels(dataset.images, rows[start:], size, workers=workers, batch=IMAGES_AT_ONCE):
+                pixels = encoder.normalise(torch.from_numpy(batch)).to(device)
+                part = slice(done, done := done + len(batch))
+                seen = (warp(pixels, view[part]).contiguous(memory_format=torch.channels_last) for view in maps)
+                yield torch.stack([network(view).float().cpu() for view in seen], dim=1).numpy()
+
+    shape, label = (len(rows), views, encoder.width), f"views of the pictures, {size} px"
+    return cached_matrix(folder / f"views-{key}.npy", shape, "float32", compute, label)
 
 
 def text_features(folder: Path, dataset: PairDataset, encoder: TextEncoder) -> Matrix:

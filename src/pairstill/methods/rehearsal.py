@@ -7,6 +7,9 @@ the students' own optimiser for some steps, and moves pixels and text embeddings
 
 through all of its training. Frozen backbones make this cheap: the unroll runs on features, and the backbone is passed
 once forward and once backward, whatever the number of students and steps. No experts are needed.
+
+In a large set the pictures take turns: an iteration moves all texts and some of the pictures, and the others take part
+with the features of their last turn. The practice is cheap and the backbone is not, so this buys many more students.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
+from pairstill.encoded import Encoded, EncodedSplit
 from pairstill.files import write_json
 from pairstill.losses import info_nce
 from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy
@@ -44,7 +48,7 @@ class Settings:
     """Settings.
 
     Args:
-        iterations: Updates of the synthetic pairs.
+        iterations: Updates of the synthetic pairs; where their pictures take k turns, sqrt(k) times as many.
         init: Where the pairs start.
         average: Whether a text starts at the mean of the captions nearest to it, instead of at its own.
         students: Students that practise in an iteration; their exams are averaged.
@@ -55,6 +59,8 @@ class Settings:
         student_decay: Its weight decay.
         student_batch: Pairs in a student's step.
         real_batch: Real pairs in an exam.
+        views: Other views of a real picture (mirrored, then random crops) that an exam may show instead of it.
+        at_once: Pictures that move in an iteration, at most; those of a larger set take turns.
         image_lr: Adam's step size for pixels.
         text_lr: Adam's step size for text embeddings, in standard deviations of the real ones.
         momentum: Adam's first beta.
@@ -72,14 +78,16 @@ class Settings:
     student_decay: float = 5e-4
     student_batch: int = 128
     real_batch: int = 2048
+    views: int = 3
+    at_once: int = 128
     image_lr: float = 0.01
     text_lr: float = 0.03
     momentum: float = 0.9
     check_every: int = 100
 
     def __post_init__(self) -> None:
-        counts = ("iterations", "students", "steps", "width", "check_every")
-        least = {**dict.fromkeys(counts, 1), "student_batch": 2, "real_batch": 2}
+        counts = ("iterations", "students", "steps", "width", "at_once", "check_every")
+        least = {**dict.fromkeys(counts, 1), "views": 0, "student_batch": 2, "real_batch": 2}
         check_settings(self, least, ("student_lr", "image_lr", "text_lr"))
 
 
@@ -87,29 +95,44 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Distil `pairs` into `context.count` synthetic pairs."""
     settings: Settings = context.settings
     device = torch.device(context.encoded.device)
-    spread = pairs.pairs.texts.std().item()
-    images, texts = start(pairs, context, settings.init, settings.average)
-    synthetic = SyntheticPairs(
-        images, texts, settings.image_lr, settings.text_lr * spread, settings.momentum, adam=True
-    )
     lr = torch.tensor(settings.student_lr, device=device)
+    real = RealPairs(pairs, context.encoded, settings.views)
+    synthetic = _first_pairs(pairs, context)
+    places = torch.arange(context.count).tensor_split(len(synthetic.turns))
+    iterations = round(settings.iterations * math.sqrt(len(places)))
 
     def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
-        synthetic.scale_lrs(cosine(iteration, settings.iterations))
-        images = context.encoded.through_backbone(synthetic.pixels(device))
-        data = Material(images.detach().requires_grad_(), synthetic.texts.detach().to(device).requires_grad_(), lr, lr)
-        losses = [_rehearse(pairs, context, data, iteration, number) for number in range(settings.students)]
+        synthetic.scale_lrs(cosine(iteration, iterations))
+        turn = iteration % len(places)
+        moving = context.encoded.through_backbone(synthetic.pixels(device, turn))
+        features = synthetic.kept["features"].index_copy_(0, places[turn], moving.detach().cpu())
+        inputs, texts = (part.detach().to(device).requires_grad_() for part in (features, synthetic.texts))
+        data = Material(inputs, texts, lr, lr)
+        losses = [_rehearse(real, context, data, iteration, number) for number in range(settings.students)]
         loss = math.fsum(losses) / settings.students
-        assert data.inputs.grad is not None
-        assert data.texts.grad is not None
-        images.backward(data.inputs.grad / settings.students)
-        synthetic.texts.grad = (data.texts.grad / settings.students).to(synthetic.texts.device)
+        assert inputs.grad is not None
+        assert texts.grad is not None
+        moving.backward(inputs.grad[places[turn].to(device)] / settings.students)
+        synthetic.texts.grad = (texts.grad / settings.students).to(synthetic.texts.device)
         synthetic.step(loss, math.inf)
         return {"loss": loss}
 
-    chosen = optimise(context, "rehearsal", synthetic, step, settings.iterations, settings.check_every)
+    chosen = optimise(context, "rehearsal", synthetic, step, iterations, settings.check_every)
     _look_inside(pairs, context, chosen)
     return finished(pairs, context, "rehearsal", chosen.images, chosen.texts, chosen=chosen.provenance())
+
+
+def _first_pairs(pairs: EncodedSplit, context: Context) -> SyntheticPairs:
+    """The pairs to begin with, and the features of their pictures."""
+    settings: Settings = context.settings
+    images, texts = start(pairs, context, settings.init, settings.average)
+    text_lr = settings.text_lr * pairs.pairs.texts.std().item()
+    turns = math.ceil(context.count / settings.at_once)
+    synthetic = SyntheticPairs(images, texts, settings.image_lr, text_lr, settings.momentum, adam=True, turns=turns)
+    with torch.no_grad():
+        pixels = synthetic.images.detach().to(context.encoded.device)
+        synthetic.kept["features"] = context.encoded.through_backbone(pixels).cpu()
+    return synthetic
 
 
 def cosine(done: int, total: int) -> float:
@@ -117,7 +140,7 @@ def cosine(done: int, total: int) -> float:
     return LAST_LR + (1 - LAST_LR) * (1 + math.cos(math.pi * done / total)) / 2
 
 
-def _rehearse(pairs: EncodedSplit, context: Context, data: Material, iteration: int, number: int) -> float:
+def _rehearse(real: RealPairs, context: Context, data: Material, iteration: int, number: int) -> float:
     """One student's practice and exam; the gradients are added to those of `data`."""
     settings: Settings = context.settings
     place = ("rehearsal", iteration, number)
@@ -127,7 +150,7 @@ def _rehearse(pairs: EncodedSplit, context: Context, data: Material, iteration: 
     batches = draw_batches(context.count, settings.student_batch, settings.steps, random)
     inertia = Inertia(settings.student_momentum, settings.student_decay)
     student = Student(model, derive(context.seed, *place, "dropout"))
-    exam = exam_on(model, *_real_batch(pairs, context, settings.real_batch, random))
+    exam = exam_on(model, *real.draw(settings.real_batch, random))
     return through_practice(student, first, data, batches, inertia, exam).item()
 
 
@@ -151,18 +174,29 @@ def _look_inside(pairs: EncodedSplit, context: Context, chosen: Chosen) -> None:
     train(model, TrainingPairs(TensorInputs(after), chosen.texts, torch.stack([rows, rows], 1)), STUDENT_RECIPE, 0)
     model.eval()
     with torch.no_grad():
-        real = model(*_real_batch(pairs, context, SHOWN_REAL_PAIRS, random))
+        real = model(*RealPairs(pairs, encoded).draw(SHOWN_REAL_PAIRS, random))
         found = anatomy(real, model(before, first.texts.to(device)), model(after, chosen.texts.to(device)))
     write_json(context.run.folder / "anatomy.json", found)
 
 
-def _real_batch(pairs: EncodedSplit, context: Context, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Features and text embeddings of `size` random pictures, each with one of its captions."""
-    links = one_link_per_picture(pairs.pairs.links, random)
-    rows = links[torch.randperm(len(links), generator=random)[:size]]
-    device = context.encoded.device
-    features = context.encoded.image_features[pairs.images[rows[:, 0]]]
-    return features.to(device), pairs.pairs.texts[rows[:, 1]].to(device)
+class RealPairs:
+    """Real pictures as features, in several views, each with its captions."""
+
+    def __init__(self, pairs: EncodedSplit, encoded: Encoded, views: int = 0) -> None:
+        self._pairs, self._encoded = pairs.pairs, encoded
+        self._features = encoded.image_features[pairs.images]
+        self._views = encoded.views(pairs, views) if views else np.empty((len(pairs.images), 0, 0), np.float32)
+
+    def draw(self, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Features and text embeddings of `size` random pictures: any view of each, with one of its captions."""
+        links = one_link_per_picture(self._pairs.links, random)
+        pictures, captions = links[torch.randperm(len(links), generator=random)[:size]].unbind(1)
+        features = self._features[pictures]
+        view = torch.randint(1 + self._views.shape[1], (len(features),), generator=random)
+        other = view.nonzero()[:, 0]
+        if len(other):
+            features[other] = torch.from_numpy(self._views[pictures[other], view[other] - 1])
+        return features.to(self._encoded.device), self._pairs.texts[captions].to(self._encoded.device)
 
 
 def exam_on(model: TwoTower, features: Tensor, texts: Tensor) -> Exam:

@@ -29,7 +29,10 @@ class SyntheticPairs:
 
     Attributes:
         images, texts: The pairs.
+        turns: The images again, as parts that move one at a time: a part without a gradient stays as it is, and so
+            does all that its optimiser keeps. One part, unless more were asked for.
         more: What is learnt besides, by name.
+        kept: What is not learnt and yet part of the state, by name.
     """
 
     def __init__(
@@ -41,17 +44,22 @@ class SyntheticPairs:
         momentum: float,
         more: Mapping[str, tuple[Tensor, float]] | None = None,
         adam: bool = False,
+        turns: int = 1,
     ) -> None:
         """`more` has, by name, what else is learnt and its step size; Adam's first beta is the momentum."""
         # In the memory layout that convolutions like, so that neither pixels nor their gradient are ever rearranged.
-        self.images = images.detach().clone(memory_format=torch.channels_last).requires_grad_()
+        self.images = images.detach().clone(memory_format=torch.channels_last)
+        self.turns = [self.images] if turns == 1 else list(self.images.tensor_split(turns))
+        for part in self.turns:
+            part.requires_grad_()
         self.texts = texts.detach().clone().requires_grad_()
         more = more or {}
         self.more = {name: value.detach().clone().requires_grad_() for name, (value, _) in more.items()}
-        lrs = {"images": image_lr, "texts": text_lr, **{name: lr for name, (_, lr) in more.items()}}
-        self._lrs, self._momentum = lrs, momentum
+        self.kept: dict[str, Tensor] = {}
+        lrs = [*[image_lr] * turns, text_lr, *(lr for _, lr in more.values())]
+        self._lrs, self._momentum = dict(zip(self._learnt(), lrs, strict=True)), momentum
         self._speed = 0.0  # no velocity of the optimiser is above this
-        groups = [{"params": [value], "lr": lrs[name]} for name, value in self._learnt().items()]
+        groups = [{"params": [value], "lr": self._lrs[name]} for name, value in self._learnt().items()]
         self._adam = adam
         self._optimiser: torch.optim.Optimizer
         if adam:
@@ -65,15 +73,18 @@ class SyntheticPairs:
             group["lr"] = factor * lr
 
     def _learnt(self) -> dict[str, Tensor]:
-        return {"images": self.images, "texts": self.texts, **self.more}
+        parts = {f"images.{number}": part for number, part in enumerate(self.turns)}
+        images = parts if len(parts) > 1 else {"images": self.images}
+        return {**images, "texts": self.texts, **self.more}
 
     def values(self) -> dict[str, Tensor]:
         """All that is learnt, by name, without gradients; not a copy."""
-        return {name: value.detach() for name, value in self._learnt().items()}
+        learnt = {"images": self.images, "texts": self.texts, **self.more}
+        return {name: value.detach() for name, value in learnt.items()}
 
-    def pixels(self, device: torch.device) -> Tensor:
-        """The images where the networks are."""
-        return self.images.to(device)
+    def pixels(self, device: torch.device, turn: int = 0) -> Tensor:
+        """The images of a turn where the networks are."""
+        return self.turns[turn].to(device)
 
     def update(self, loss: Tensor, clip: float) -> None:
         """One step down the gradient of `loss`, whose norm over all that is learnt is clipped to `clip`."""
@@ -104,12 +115,12 @@ class SyntheticPairs:
 
     def advice(self) -> str:
         """What to change when the pairs diverge."""
-        image_lr, text_lr = self._lrs["images"], self._lrs["texts"]
-        return f"Lower --settings.image-lr (now {image_lr:g}) and --settings.text-lr (now {text_lr:g})"
+        return "Lower --settings.image-lr and --settings.text-lr"
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next step depends on, as a copy."""
         tensors = {name: value.clone() for name, value in self.values().items()}
+        tensors.update({f"kept.{name}": value.clone() for name, value in self.kept.items()})
         for name, parameter in self._learnt().items():
             for slot, value in self._optimiser.state[parameter].items():
                 if value is not None:
@@ -118,8 +129,11 @@ class SyntheticPairs:
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Put back what `state` gave."""
+        for name, value in self.values().items():
+            value.copy_(tensors[name])
+        for name, value in self.kept.items():
+            value.copy_(tensors[f"kept.{name}"])
         for name, parameter in self._learnt().items():
-            parameter.data.copy_(tensors[name])
             slots = {slot: f"{slot}.{name}" for slot in SLOTS if f"{slot}.{name}" in tensors}
             self._optimiser.state[parameter] = {slot: _as_kept(tensors[key], parameter) for slot, key in slots.items()}
         velocities = (_largest(value) for name, value in tensors.items() if name.startswith("momentum_buffer."))
