@@ -17,15 +17,32 @@ def expert(seed, epochs=3):
     return [{name: 0.3 + torch.randn(p.shape, generator=random) for name, p in ANCHOR.items()} for _ in range(epochs)]
 
 
-def small_bank(folder, experts=3):
-    bank = Bank.create(folder, ANCHOR, {"image": "a"}, "data1", {"epochs": 3})
+def small_bank(folder, experts=3, packed=True):
+    bank = Bank.create(folder, ANCHOR, {"image": "a"}, "data1", {"epochs": 3}, packed)
     for number in range(experts):
         bank.add(number, expert(number))
     return bank
 
 
-def test_checkpoints_come_back_to_the_bit(tmp_path):
+def test_checkpoints_come_back_as_nearly_as_six_bits_can_say(tmp_path):
     small_bank(tmp_path)
+    bank = Bank.open(tmp_path)
+    for row, epoch in zip(bank.rows_of(1), expert(1), strict=True):
+        for name, value in epoch.items():
+            largest = (value - ANCHOR[name]).abs().max().item()
+            assert 0 < (bank.parameters(row)[name] - value).abs().max().item() <= 0.51 * largest / 31 + 0.004 * largest
+
+
+def test_a_bank_is_a_fifth_of_its_parameters(tmp_path):
+    anchor = {"w": torch.randn(300, 400), "b": torch.randn(400)}
+    bank = Bank.create(tmp_path, anchor, {}, "data1", {})
+    bank.add(0, [{name: value + 0.01 * torch.randn(value.shape) for name, value in anchor.items()}])
+    plain = 4 * sum(value.numel() for value in anchor.values())
+    assert plain / (tmp_path / "expert-000/epoch-001.safetensors").stat().st_size > 5
+
+
+def test_checkpoints_that_are_not_packed_come_back_to_the_bit(tmp_path):
+    small_bank(tmp_path, packed=False)
     bank = Bank.open(tmp_path)
     assert bank.experts == [0, 1, 2]
     assert len(bank.checkpoints) == 9
@@ -41,6 +58,13 @@ def test_gram_is_the_inner_products_of_the_displacements(tmp_path):
                 a = (bank.parameters(i)[name] - ANCHOR[name]).double()
                 b = (bank.parameters(j)[name] - ANCHOR[name]).double()
                 assert bank.gram[layer, i, j].item() == pytest.approx(float((a * b).sum()), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_gram_is_the_same_in_tiles(packed, tmp_path, monkeypatch):
+    whole = small_bank(tmp_path / "whole", packed=packed).gram
+    monkeypatch.setattr("pairstill.bank._GRAM_BYTES", 4 * 12 * 2)
+    torch.testing.assert_close(small_bank(tmp_path / "tiles", packed=packed).gram, whole)
 
 
 def test_gram_is_made_again_when_experts_are_added(tmp_path):

@@ -32,6 +32,18 @@ def test_a_damaged_checkpoint_is_said(tmp_path):
         run.load_checkpoint()
 
 
+@pytest.mark.parametrize("where", ["values", "state"])
+def test_a_checkpoint_with_one_bit_changed_is_said(where, tmp_path):
+    run = Run(tmp_path, {})
+    run.save_checkpoint({"x": torch.arange(3)}, {"done": 1})
+    path = tmp_path / "checkpoint.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1 if where == "values" else data.index(b"done") + 1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(PairstillError, match=r"checkpoint.safetensors is damaged.* Delete it"):
+        run.load_checkpoint()
+
+
 def test_a_cut_last_event_is_left_out(tmp_path):
     run = Run(tmp_path, {})
     run.event("a")

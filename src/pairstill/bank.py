@@ -1,4 +1,8 @@
-"""The bank: every checkpoint of every expert, as memory-mapped safetensors with a manifest that vouches for them."""
+"""The bank: every checkpoint of every expert, as memory-mapped safetensors with a manifest that vouches for them.
+
+A checkpoint is kept as its displacement from the anchor that all experts share, packed to six bits a number, and is
+unpacked when it is asked for: nothing but the files' pages stays in memory, and processes share those.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,19 @@ from pairstill.errors import PairstillError
 from pairstill.files import (
     digest_of,
     read_json,
+    read_sealed,
     read_tensors,
     sha256,
     write_json,
+    write_sealed,
     write_tensors,
 )
+from pairstill.packing import pack, unpack
 
-FORMAT = 1
+FORMAT = 2
 _GRAM_COLUMNS = 1 << 18
+_GRAM_BYTES = 1 << 28
+_SCALES = ":scales"
 _FILE_NAME = re.compile(r"anchor\.safetensors|expert-\d+/epoch-\d+\.safetensors")
 
 
@@ -42,7 +51,8 @@ class Bank:
     """Checkpoints of experts that share one anchor.
 
     On disk: `bank.json`, `anchor.safetensors`, `expert-000/epoch-001.safetensors`, ..., and `gram.safetensors`
-    with the inner products of all displacements, layer by layer, from which merge ratios are read.
+    with the inner products of all displacements, layer by layer, from which merge ratios are read. An expert in
+    training has `expert-000/unfinished.safetensors` besides, to go on from: its last epoch, not packed.
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
@@ -51,6 +61,7 @@ class Bank:
         self.dataset: str = manifest["dataset"]
         self.recipe: dict[str, Any] = manifest["recipe"]
         self._anchor_sha256: str = manifest["anchor_sha256"]
+        self._packed: bool = manifest.get("packed", False)  # the first banks were not
         self.checkpoints = [Checkpoint(**row) for row in manifest["checkpoints"]]
         self._opened: dict[str, dict[str, Tensor]] = {}
 
@@ -62,12 +73,13 @@ class Bank:
         towers: Mapping[str, Any],
         dataset: str,
         recipe: Mapping[str, Any],
+        packed: bool = True,
     ) -> Bank:
         """Start an empty bank. `dataset` is the fingerprint of the dataset that the experts are trained on.
 
         Epochs that another bank left in the folder are removed: nothing vouches for them.
         """
-        for left in folder.glob("expert-*/epoch-*.safetensors"):
+        for left in folder.glob("expert-*/*.safetensors"):
             left.unlink()
         write_tensors(folder / "anchor.safetensors", anchor)
         manifest = {
@@ -75,6 +87,7 @@ class Bank:
             "dataset": dataset,
             "recipe": dict(recipe),
             "anchor_sha256": sha256(folder / "anchor.safetensors"),
+            "packed": packed,
             "checkpoints": [],
         }
         bank = cls(folder, manifest)
@@ -108,6 +121,7 @@ class Bank:
                 "dataset": self.dataset,
                 "recipe": self.recipe,
                 "anchor_sha256": self._anchor_sha256,
+                "packed": self._packed,
                 "checkpoints": [asdict(checkpoint) for checkpoint in self.checkpoints],
             },
         )
@@ -121,8 +135,18 @@ class Bank:
     def write_epoch(self, expert: int, epoch: int, parameters: Mapping[str, Tensor]) -> None:
         """Write one epoch of an expert that is still in training; the manifest does not know it yet."""
         name = _file_name(expert, epoch)
-        write_tensors(self.folder / name, parameters)
+        write_tensors(self.folder / name, self._pack(parameters) if self._packed else parameters)
         self._opened.pop(name, None)
+
+    def _pack(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        packed = {}
+        for name, start in self.anchor.items():
+            packed[name], packed[name + _SCALES] = pack(parameters[name] - start)
+        return packed
+
+    def keep_unfinished(self, expert: int, epoch: int, parameters: Mapping[str, Tensor]) -> None:
+        """Keep an expert in training as it is after `epoch`, to the bit."""
+        write_sealed(self.folder / _unfinished(expert), parameters, {"epoch": epoch})
 
     def complete(self, expert: int, epochs: int) -> None:
         """Enter an expert, whose epochs are all on disk, into the manifest."""
@@ -131,13 +155,23 @@ class Bank:
         self.checkpoints = [row for row in self.checkpoints if row.expert != expert] + rows
         self.__dict__.pop("gram", None)
         self._write_manifest()
+        self.forget_unfinished()
 
-    def last_epoch(self, expert: int, most: int) -> tuple[int, dict[str, Tensor]]:
-        """How many epochs of an expert, at most `most`, are on disk, and the parameters that it has then."""
-        epoch = 0
-        while epoch < most and (self.folder / _file_name(expert, epoch + 1)).exists():
-            epoch += 1
-        return epoch, read_tensors(self.folder / _file_name(expert, epoch)) if epoch else self.anchor
+    def unfinished(self, expert: int) -> tuple[int, dict[str, Tensor]]:
+        """How many epochs an expert in training has behind it, and the parameters that it has then."""
+        path = self.folder / _unfinished(expert)
+        if not path.exists():
+            return 0, self.anchor
+        try:
+            parameters, state = read_sealed(path)
+        except PairstillError as error:
+            raise PairstillError(f"{error} Remove it: the expert is then trained anew.") from error
+        return state["epoch"], parameters
+
+    def forget_unfinished(self) -> None:
+        """Remove what finished experts went on from."""
+        for expert in self.experts:
+            (self.folder / _unfinished(expert)).unlink(missing_ok=True)
 
     def check(self, towers: Mapping[str, Any], dataset: str) -> None:
         """Refuse a bank that was made for other towers or another dataset."""
@@ -175,7 +209,18 @@ class Bank:
         return self._read("anchor.safetensors", self._anchor_sha256)
 
     def parameters(self, index: int) -> dict[str, Tensor]:
-        """The parameters of checkpoint `index`, memory-mapped; mapped files stay open, which costs no memory."""
+        """The parameters of checkpoint `index`."""
+        if not self._packed:
+            return self._stored(index)
+        return {name: start + self._displacement(index, name) for name, start in self.anchor.items()}
+
+    def _displacement(self, index: int, name: str) -> Tensor:
+        """How far one layer of a checkpoint is from the anchor."""
+        stored, start = self._stored(index), self.anchor[name]
+        return unpack(stored[name], stored[name + _SCALES], start.shape) if self._packed else stored[name] - start
+
+    def _stored(self, index: int) -> dict[str, Tensor]:
+        """What is kept of a checkpoint, memory-mapped; mapped files stay open, which costs no memory."""
         checkpoint = self.checkpoints[index]
         return self._read(checkpoint.file, checkpoint.sha256)
 
@@ -208,22 +253,38 @@ class Bank:
         return gram
 
     def _inner_products(self) -> Tensor:
-        everything = [self.parameters(index) for index in range(len(self.checkpoints))]
-        layers = []
-        for name, start in self.anchor.items():
-            gram = torch.zeros(len(everything), len(everything), dtype=torch.float64)
-            flat = start.reshape(-1)
-            for begin in range(0, flat.numel(), _GRAM_COLUMNS):
-                part = slice(begin, begin + _GRAM_COLUMNS)
-                block = torch.stack([parameters[name].reshape(-1)[part] for parameters in everything]) - flat[part]
-                block = block.double()
-                gram += block @ block.T
-            layers.append(gram)
-        return torch.stack(layers)
+        """Layer by layer, and of a large layer some checkpoints by some others, so that memory stays flat."""
+        count = len(self.checkpoints)
+        gram = torch.zeros(len(self.anchor), count, count, dtype=torch.float64)
+        for layer, (name, start) in enumerate(self.anchor.items()):
+            tiles = torch.arange(count).split(max(1, _GRAM_BYTES // max(1, start.numel() * start.element_size())))
+            for place, rows in enumerate(tiles):
+                ours = self._displacements(rows, name)
+                for columns in tiles[place:]:
+                    theirs = ours if columns is rows else self._displacements(columns, name)
+                    gram[layer, rows[:, None], columns] = _products(ours, theirs)
+            gram[layer] = gram[layer].triu() + gram[layer].triu(1).T
+        return gram
+
+    def _displacements(self, rows: Tensor, name: str) -> Tensor:
+        return torch.stack([self._displacement(row, name).reshape(-1) for row in rows.tolist()])
 
     def fingerprint(self) -> str:
         """A digest of all that a distillation takes from this bank."""
         return digest_of([self.dataset, self.towers, self._anchor_sha256, *(row.sha256 for row in self.checkpoints)])
+
+
+def _products(first: Tensor, second: Tensor) -> Tensor:
+    """First @ second.T in double precision, without a copy of either in it."""
+    total = torch.zeros(len(first), len(second), dtype=torch.float64)
+    for begin in range(0, first.shape[1], _GRAM_COLUMNS):
+        part = slice(begin, begin + _GRAM_COLUMNS)
+        total += first[:, part].double() @ second[:, part].double().T
+    return total
+
+
+def _unfinished(expert: int) -> str:
+    return f"expert-{expert:03d}/unfinished.safetensors"
 
 
 def _file_name(expert: int, epoch: int) -> str:

@@ -33,6 +33,7 @@ def train_experts(
     _refuse_other(encoded, folder)
     run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
     bank = _open_or_create(encoded, folder, recipe, seed)
+    bank.forget_unfinished()  # left by a run that was killed between its last two writes
     missing = [expert for expert in range(count) if expert not in bank.experts]
     done = (count - len(missing)) * recipe.epochs + sum(_so_far(bank, expert, recipe)[0] for expert in missing)
     with progress("experts", count * recipe.epochs, done) as advance:
@@ -79,7 +80,10 @@ def _train_one(encoded: Encoded, bank: Bank, expert: int, recipe: Recipe, seed: 
             parameter.copy_(parameters[name])
 
     def on_epoch(epoch: int) -> None:
-        bank.write_epoch(expert, epoch, parameters_of(model))
+        parameters = parameters_of(model)
+        bank.write_epoch(expert, epoch, parameters)
+        if epoch < recipe.epochs and _resumes(recipe):
+            bank.keep_unfinished(expert, epoch, parameters)
         advance(1, note=f"expert {expert + 1}")
 
     train(model, encoded.split("train", augment=True).pairs, recipe, derive(seed, "expert", expert), on_epoch, done)
@@ -89,5 +93,10 @@ def _train_one(encoded: Encoded, bank: Bank, expert: int, recipe: Recipe, seed: 
 
 
 def _so_far(bank: Bank, expert: int, recipe: Recipe) -> tuple[int, dict[str, Tensor]]:
-    """The epochs of an unfinished expert that are on disk, to go on from; none with momentum, which is not kept."""
-    return (0, bank.anchor) if recipe.momentum else bank.last_epoch(expert, recipe.epochs)
+    """The epochs of an unfinished expert, to go on from."""
+    return bank.unfinished(expert) if _resumes(recipe) else (0, bank.anchor)
+
+
+def _resumes(recipe: Recipe) -> bool:
+    """Whether an unfinished expert can go on; not with momentum, which is not kept."""
+    return not recipe.momentum

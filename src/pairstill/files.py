@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,38 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
             raise
         except Exception as error:  # safetensors wraps the system's write error in its own type
             raise OSError(str(error)) from error
+
+
+def write_sealed(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+    """Write tensors and small values as one file with a checksum over all of it: what a run goes on from."""
+    text = json.dumps(state)
+    write_tensors(path, tensors, {"state": text, "checksum": _checksum(tensors, text)})
+
+
+def read_sealed(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
+    """Read what `write_sealed` wrote, into memory; a file with a single bit changed is an error that names it."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        if metadata.get("checksum") != _checksum(tensors, metadata.get("state", "")):
+            raise PairstillError(f"{path} is damaged: its checksum differs.")
+        return tensors, json.loads(metadata["state"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise PairstillError(f"{path} is damaged: {error}.") from error
+
+
+def _checksum(tensors: Mapping[str, torch.Tensor], text: str) -> str:
+    """CRC-32 of names, shapes, types, values and `text`: against accidents, at the speed of memory."""
+    total = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        total = zlib.crc32(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode(), total)
+        if tensor.numel():
+            total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -18,10 +18,11 @@ import yaml
 from torch import Tensor
 
 from pairstill.errors import PairstillError
-from pairstill.files import read_json, write_json, write_tensors, write_text
+from pairstill.files import read_json, read_sealed, write_json, write_sealed, write_text
 from pairstill.progress import console
 
 _REPORTED_PACKAGES = ("pairstill", "torch", "timm", "transformers", "numpy", "faiss-cpu", "datasets")
+CHECKPOINT = "checkpoint.safetensors"
 
 
 class Interrupted(PairstillError):
@@ -76,25 +77,18 @@ class Run:
         """Write tensors and small values as one file, atomically."""
         events = self.folder / "events.jsonl"
         size = events.stat().st_size if events.exists() else 0
-        header = {"state": json.dumps({**state, "events_size": size})}
-        write_tensors(self.folder / "checkpoint.safetensors", tensors, header)
+        write_sealed(self.folder / CHECKPOINT, tensors, {**state, "events_size": size})
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The last checkpoint, or None. Events written after it are cut off: they will happen again."""
-        from safetensors import SafetensorError, safe_open
-
-        path = self.folder / "checkpoint.safetensors"
+        path = self.folder / CHECKPOINT
         if not path.exists():
             (self.folder / "events.jsonl").unlink(missing_ok=True)
             return None
         try:
-            with safe_open(path, framework="pt") as file:
-                state = json.loads(file.metadata()["state"])
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-            raise PairstillError(
-                f"{path} is damaged ({error}). Delete it and resume to start this stage again."
-            ) from error
+            tensors, state = read_sealed(path)
+        except PairstillError as error:
+            raise PairstillError(f"{error} Delete it and resume to start this stage again.") from error
         events = self.folder / "events.jsonl"
         if events.exists():
             os.truncate(events, min(state.pop("events_size"), events.stat().st_size))

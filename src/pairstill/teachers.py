@@ -35,7 +35,8 @@ def weighted_sum(bank: Bank, random: torch.Generator, experts: int, alpha: float
 def merged(bank: Bank, random: torch.Generator, experts: int, alpha: float) -> Weights:
     """The paper's: N different experts, a random epoch of each, merged with the anchor layer by layer."""
     rows = draw_checkpoints(bank, experts, random)
-    ratios = merge_ratio(bank.gram[:, rows][:, :, rows])
+    drawn = torch.tensor(rows)
+    ratios = merge_ratio(bank.gram[:, drawn[:, None], drawn])
     return merge(bank.anchor, [bank.parameters(row) for row in rows], ratios, alpha)
 
 

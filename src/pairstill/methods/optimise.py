@@ -18,6 +18,8 @@ from pairstill.run import Interrupted
 from pairstill.students import Candidate
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
+WORK_PER_SAVING = 100.0
+"""A checkpoint waits until this many times the seconds that the last one took have passed: saving costs 1 % at most."""
 
 Step = Callable[[SyntheticPairs, int], dict[str, float]]
 """`step(synthetic, iteration)` updates the pairs once and returns the loss and its terms."""
@@ -71,7 +73,7 @@ def optimise(
         if done % check_every == 0 or done == iterations:
             _check(context, synthetic, chosen, done, as_candidate)
 
-    saved_at = time.monotonic()
+    saved_at, wait = time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
     with (
         context.run.interruptible(),
         progress(f"{label}, {context.count} pairs", iterations, done) as advance,
@@ -82,9 +84,11 @@ def optimise(
             done += 1
             context.run.event("step", iteration=done, **terms)
             check()
-            if context.run.stopping or time.monotonic() - saved_at > SECONDS_BETWEEN_CHECKPOINTS:
+            if context.run.stopping or time.monotonic() - saved_at > wait:
+                begin = time.monotonic()
                 _save(context, synthetic, chosen, done)
                 saved_at = time.monotonic()
+                wait = max(SECONDS_BETWEEN_CHECKPOINTS, WORK_PER_SAVING * (saved_at - begin))
             if context.run.stopping and done < iterations:
                 raise Interrupted(f"stopped at iteration {done} of {iterations}; everything so far is kept.")
             best = f", best recall {chosen.recall:.1f} at {chosen.iteration}" if chosen.checks else ""
