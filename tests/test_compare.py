@@ -22,6 +22,7 @@ from pairstill.distilled import load
 from pairstill.errors import PairstillError
 from pairstill.evaluation import with_nearest_captions
 from pairstill.files import locked
+from pairstill.launch import Processes
 from tests.conftest import TINY_HEADS
 
 TOWERS = TINY_HEADS.to_dict()
@@ -150,7 +151,7 @@ def test_a_set_that_is_there_or_comes_with_an_earlier_row_is_no_work(tmp_path):
 def test_towers_and_encoders_are_part_of_the_key(heads_data, tmp_path):
     study = read_study(recipe(tmp_path, [{"method": "random", "pairs": 4}]))
     other = read_study(recipe(tmp_path, [{"method": "random", "pairs": 4}], towers={**TOWERS, "embed_dim": 8}))
-    plans = [_plan(s, tmp_path, heads_data, 1, "cpu")[0] for s in (study, study, other)]
+    plans = [_plan(s, tmp_path, heads_data, Processes(), "cpu")[0] for s in (study, study, other)]
     assert plans[0].key() == plans[1].key()
     assert plans[0].set_key() != plans[2].set_key()
 
@@ -162,7 +163,7 @@ def test_what_stands_in_the_way_of_some_rows_is_said_in_theirs(heads_data, tmp_p
     monkeypatch.setattr("pairstill.api.train_experts", no_experts)
     random = {"method": "random", "pairs": 4}
     rows = [MDM, random, {**random, "student": {"image": "no_such_network@random"}, "label": "strange"}]
-    records = compare(read_study(recipe(tmp_path, rows)), tmp_path / "o", heads_data.folder, jobs=2)
+    records = compare(read_study(recipe(tmp_path, rows)), tmp_path / "o", heads_data.folder, Processes(2))
     assert records[0]["error"] == "no experts today."
     assert records[1]["mean"] > 0
     assert "no_such_network" in records[2]["error"]

@@ -20,7 +20,7 @@ from pairstill.methods.optimise import optimise
 from pairstill.methods.synthetic import Diverged, SyntheticPairs
 from pairstill.methods.under_teachers import Init
 from pairstill.protocols import protocol_named
-from pairstill.run import Run
+from pairstill.run import Run, read_events
 from pairstill.training import Recipe
 
 SHORT = mdm.Settings(iterations=6, check_every=3, image_lr=10.0, text_lr=1.0, real_batch=16)
@@ -162,8 +162,9 @@ def test_a_killed_run_resumes_to_the_same_bytes(towers, method, request, tmp_pat
     monkeypatch.setattr(Run, "event", original)
     distill(data, tmp_path / "killed", method, 6, bank, settings=settings, resume=True)
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "killed")
-    iterations = [json.loads(line) for line in (tmp_path / "killed/run/events.jsonl").read_text().splitlines()]
-    assert [e["iteration"] for e in iterations if e["kind"] == "step"] == [1, 2, 3, 4, 5, 6, 7]
+    steps = [event["iteration"] for event in read_events(tmp_path / "killed/run") if event["kind"] == "step"]
+    assert steps == list(range(1, steps[-1] + 1))
+    assert steps[-1] >= 7
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(heads_data, heads_bank, tmp_path):

@@ -17,6 +17,7 @@ from pairstill.errors import PairstillError, unknown
 from pairstill.evaluation import Row, distilled_pairs, evaluate_full
 from pairstill.evaluation import evaluate as score
 from pairstill.experts import train_experts as train_into_bank
+from pairstill.launch import Here, Launcher
 from pairstill.prepared import Prepared, open_prepared
 from pairstill.prepared import prepare as prepare_folder
 from pairstill.progress import progress
@@ -63,9 +64,14 @@ def train_experts(
     recipe: Recipe = EXPERT_RECIPE,
     seed: int = 0,
     device: Device = "auto",
+    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
 ) -> Bank:
-    """Train experts on prepared data until the bank in `out` has `count` of them."""
-    return train_into_bank(_encoded(data, None, device), Path(out), count, recipe, seed)
+    """Train experts on prepared data until the bank in `out` has `count` of them.
+
+    With `launcher`, they train in several processes (`Processes`) or on a cluster (`OnRay`).
+    """
+    prepared = data if isinstance(data, Prepared) else open_prepared(data)
+    return train_into_bank(prepared, Path(out), count, recipe, seed, device_named(device), launcher)
 
 
 def import_experts(

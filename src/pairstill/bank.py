@@ -168,6 +168,10 @@ class Bank:
             raise PairstillError(f"{error} Remove it: the expert is then trained anew.") from error
         return state["epoch"], parameters
 
+    def epochs_on_disk(self, experts: Sequence[int]) -> int:
+        """How many epochs of these experts are written, whether or not the manifest knows them."""
+        return sum(len(list(self.folder.glob(f"expert-{expert:03d}/epoch-*.safetensors"))) for expert in experts)
+
     def forget_unfinished(self) -> None:
         """Remove what finished experts went on from."""
         for expert in self.experts:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from pairstill import api
 from pairstill.errors import PairstillError, unknown
+from pairstill.launch import Where, launcher_named
 from pairstill.prepared import prepare as prepare_folder
 from pairstill.sources import SourceSpec
 from pairstill.towers import Towers
@@ -77,6 +78,9 @@ def experts(
     seed: int = 0,
     import_images: list[str] = [],  # noqa: B006 (jsonargparse needs a list; it is never changed)
     import_texts: list[str] = [],  # noqa: B006
+    launcher: Where = "local",
+    jobs: int = 1,
+    address: str | None = None,
     device: api.Device = "auto",
 ) -> None:
     """Train experts from one shared anchor, keeping every epoch. Run again to continue, or with a larger --count.
@@ -89,13 +93,17 @@ def experts(
         seed: Of the anchor and of the experts.
         import_images: Instead of training, image buffers (.pt) of LoRS or MTT-VL, as a list: [a.pt,b.pt].
         import_texts: The text buffers that belong to them.
+        launcher: Where experts train: on this machine, or on a Ray cluster (pip install 'pairstill[ray]').
+        jobs: Experts at a time, each in a process of its own.
+        address: Of the Ray cluster, such as auto or ray://head:10001; a new one is started here without.
         device: Where to train.
     """
     folder = _needed(out, "--out", "the folder of the bank")
     if import_images or import_texts:
         bank = api.import_experts(data, folder, import_images, import_texts)
     else:
-        bank = api.train_experts(data, folder, count, recipe, seed, device)
+        launched = launcher_named(launcher, jobs, address)
+        bank = api.train_experts(data, folder, count, recipe, seed, device, launched)
     out_console.print(f"{folder}: {len(bank.experts)} experts, {len(bank.checkpoints)} checkpoints")
 
 
@@ -169,7 +177,13 @@ def evaluate(
 
 
 def compare(
-    recipe: str, out: str | None = None, data: str | None = None, jobs: int = 1, device: api.Device = "auto"
+    recipe: str,
+    out: str | None = None,
+    data: str | None = None,
+    launcher: Where = "local",
+    jobs: int = 1,
+    address: str | None = None,
+    device: api.Device = "auto",
 ) -> None:
     """Run every row of a recipe and write one table. Finished rows are reused; a failed one does not stop the others.
 
@@ -178,7 +192,9 @@ def compare(
         out: Folder of all results: the table (.md, .csv, .json, named after the recipe), sets and bank. Recipes
             that share it share every row that they have in common.
         data: A prepared dataset or a source, in place of the one that the recipe names.
+        launcher: Where rows run: on this machine, or on a Ray cluster (pip install 'pairstill[ray]').
         jobs: Rows at a time, each in a process of its own; more than one helps only where cores or GPUs are idle.
+        address: Of the Ray cluster, such as auto or ray://head:10001; a new one is started here without.
         device: Where to compute.
     """
     from pairstill.compare import compare as run
@@ -186,7 +202,8 @@ def compare(
 
     folder = Path(_needed(out, "--out", "the folder of the results"))
     study = read_study(Path(recipe))
-    records, table = run(study, folder, data, jobs, device), folder / f"{study.name}.md"
+    launched = launcher_named(launcher, jobs, address)
+    records, table = run(study, folder, data, launched, device), folder / f"{study.name}.md"
     out_console.print(table.read_text(encoding="utf-8"), markup=False)
     if failed := [record for record in records if "error" in record]:
         raise PairstillError(f"{len(failed)} of {len(records)} rows failed; the others are in {table}.")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +16,25 @@ from torch import Tensor
 from pairstill.bank import Bank, parameters_of
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
+from pairstill.launch import Here, Launcher, Processes, Task
+from pairstill.prepared import Prepared
 from pairstill.progress import progress
 from pairstill.run import Run
 from pairstill.seeds import derive
 from pairstill.students import model_recall
 from pairstill.training import EXPERT_RECIPE, Recipe, train
 
+SECONDS_BETWEEN_LOOKS = 1.0
+
 
 def train_experts(
-    encoded: Encoded, folder: Path, count: int = 20, recipe: Recipe = EXPERT_RECIPE, seed: int = 0
+    data: Prepared,
+    folder: Path,
+    count: int = 20,
+    recipe: Recipe = EXPERT_RECIPE,
+    seed: int = 0,
+    device: str = "cpu",
+    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
 ) -> Bank:
     """Train experts until the bank in `folder` has `count` of them; those already there are kept.
 
@@ -30,18 +43,30 @@ def train_experts(
     """
     if count < 1:
         raise PairstillError(f"--count must be at least 1, not {count}.")
+    encoded = _opened(data, device)
     _refuse_other(encoded, folder)
     run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
     bank = _open_or_create(encoded, folder, recipe, seed)
     bank.forget_unfinished()  # left by a run that was killed between its last two writes
     missing = [expert for expert in range(count) if expert not in bank.experts]
-    done = (count - len(missing)) * recipe.epochs + sum(_so_far(bank, expert, recipe)[0] for expert in missing)
-    with progress("experts", count * recipe.epochs, done) as advance:
-        for expert in missing:
-            _train_one(encoded, bank, expert, recipe, seed, run, advance)
+    if missing:
+        encoded.split("train")  # what experts read is computed once, not in every worker
+        _train_all(data, bank, missing, recipe, seed, device, run, launcher)
     if len(bank.experts) > 1:
         _ = bank.gram  # computed once here, read by every distillation
     return bank
+
+
+def _opened(data: Prepared, device: str) -> Encoded:
+    """The dataset through its towers; the last one stays open, for the next expert of the same process."""
+    key = (data.folder.absolute(), data.dataset.fingerprint, data.towers, device)
+    if key not in _OPEN:
+        _OPEN.clear()
+        _OPEN[key] = data.encoded(device=device)
+    return _OPEN[key]
+
+
+_OPEN: dict[Any, Encoded] = {}
 
 
 def _refuse_other(encoded: Encoded, folder: Path) -> None:
@@ -71,8 +96,56 @@ def _open_or_create(encoded: Encoded, folder: Path, recipe: Recipe, seed: int) -
     return Bank.create(folder, anchor, encoded.identity(), encoded.dataset.fingerprint, settings)
 
 
-def _train_one(encoded: Encoded, bank: Bank, expert: int, recipe: Recipe, seed: int, run: Run, advance: Any) -> None:
+def _train_all(
+    data: Prepared,
+    bank: Bank,
+    missing: Sequence[int],
+    recipe: Recipe,
+    seed: int,
+    device: str,
+    run: Run,
+    launcher: Launcher,
+) -> None:
+    if launcher == Processes(at_once=1):
+        launcher = Here()  # one at a time needs no other process, and reads the data once
+    tasks = [Task(f"expert {n + 1}", _train_one, (data, bank.folder, n, recipe, seed, device)) for n in missing]
+    with _epochs_counted(bank, missing, recipe):
+        for outcome in launcher.run(tasks):
+            if outcome.error:
+                raise PairstillError(f"{outcome.task.name}: {outcome.error} Finished experts and epochs are kept.")
+            bank.complete(outcome.value["expert"], recipe.epochs)
+            run.event("expert", **outcome.value)
+
+
+@contextlib.contextmanager
+def _epochs_counted(bank: Bank, missing: Sequence[int], recipe: Recipe) -> Iterator[None]:
+    """Progress by the epochs that come to be on disk, whoever trains them."""
+    done, stop = bank.epochs_on_disk(missing) if _resumes(recipe) else 0, threading.Event()
+    with progress("experts, epochs", len(missing) * recipe.epochs, done) as advance:
+
+        def look() -> None:
+            seen = done
+            while True:
+                stopped = stop.wait(SECONDS_BETWEEN_LOOKS)
+                if (now := bank.epochs_on_disk(missing)) > seen:
+                    advance(now - seen)
+                    seen = now
+                if stopped:
+                    return
+
+        watcher = threading.Thread(target=look, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            watcher.join()
+
+
+def _train_one(data: Prepared, folder: Path, expert: int, recipe: Recipe, seed: int, device: str) -> dict[str, Any]:
+    """Train one expert, from its last epoch on disk; its epochs are in the bank's folder, its scores are returned."""
     begin = time.monotonic()
+    encoded, bank = _opened(data, device), Bank.open(folder)
     model = encoded.new_model(derive(seed, "anchor"))
     done, parameters = _so_far(bank, expert, recipe)
     with torch.no_grad():
@@ -82,14 +155,12 @@ def _train_one(encoded: Encoded, bank: Bank, expert: int, recipe: Recipe, seed: 
     def on_epoch(epoch: int) -> None:
         parameters = parameters_of(model)
         bank.write_epoch(expert, epoch, parameters)
-        if epoch < recipe.epochs and _resumes(recipe):
+        if _resumes(recipe):
             bank.keep_unfinished(expert, epoch, parameters)
-        advance(1, note=f"expert {expert + 1}")
 
     train(model, encoded.split("train", augment=True).pairs, recipe, derive(seed, "expert", expert), on_epoch, done)
-    bank.complete(expert, recipe.epochs)
     scores = model_recall(model, encoded.split("val"))
-    run.event("expert", expert=expert, training_seconds=time.monotonic() - begin, val=scores.to_dict())
+    return {"expert": expert, "training_seconds": time.monotonic() - begin, "val": scores.to_dict()}
 
 
 def _so_far(bank: Bank, expert: int, recipe: Recipe) -> tuple[int, dict[str, Tensor]]:

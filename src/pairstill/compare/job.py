@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import multiprocessing
-import os
-import signal
 import statistics
-import sys
-import threading
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +15,12 @@ from pairstill.compare.study import Entry, Study, settings_of
 from pairstill.distillation import distill
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import Encoded
-from pairstill.errors import PairstillError
 from pairstill.evaluation import Row, evaluate, evaluate_full, with_nearest_captions
 from pairstill.files import digest_of, locked, write_json
 from pairstill.methods import METHODS
 from pairstill.prepared import open_prepared
-from pairstill.progress import console
 from pairstill.protocols import protocol_named
-from pairstill.run import Interrupted, read_events
+from pairstill.run import read_events
 
 
 @dataclass(frozen=True)
@@ -44,7 +36,6 @@ class Job:
         bank: The bank's folder, or None where no method needs one.
         out: Folder of the comparison.
         device: Where to compute.
-        threads: Threads that the job may use beside others; None for all, and alone.
         trouble: Why the job can't be done, where that is known beforehand.
     """
 
@@ -56,7 +47,6 @@ class Job:
     bank: Path | None
     out: Path
     device: Device = "cpu"
-    threads: int | None = None
     trouble: str | None = None
 
     def set_key(self) -> str:
@@ -96,34 +86,10 @@ class Job:
 
 
 def run_job(job: Job) -> None:
-    """Do a job; an error is written down, so that the table can say it."""
-    import torch
-
-    os.setpgrp()  # Ctrl-C goes to the parent, which passes it on, once
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
-    if job.threads:
-        torch.set_num_threads(job.threads)
-        console.quiet = True  # several jobs' bars would be drawn over one another
+    """Do a job and leave its result in a file."""
     device_named(job.device)  # on a GPU, what makes it repeat
-    try:
-        write_json(job.result, _do(job))
-        job.failure.unlink(missing_ok=True)
-    except (KeyboardInterrupt, Interrupted):
-        sys.exit(130)
-    except PairstillError as error:
-        write_json(job.failure, {"error": str(error)})
-        sys.exit(1)
-    except Exception as error:
-        write_json(job.failure, {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
-        sys.exit(1)
-
-
-def _stop_with_parent() -> None:
-    """When the parent is gone, however it went, save and end as on Ctrl-C."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGINT)
+    write_json(job.result, _do(job))
+    job.failure.unlink(missing_ok=True)
 
 
 def _do(job: Job) -> dict[str, Any]:

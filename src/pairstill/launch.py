@@ -1,0 +1,265 @@
+"""Launch: the same tasks in this process, in local processes, or on a Ray cluster.
+
+A task leaves its results in files and, started again, goes on from what is there. So a worker that dies is started
+again, and whoever launched the tasks may die as well: the next launch finds what was done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal, Protocol
+
+from pairstill.errors import PairstillError
+from pairstill.progress import console
+from pairstill.run import Interrupted
+
+TRIES = 3
+"""How often a task is started whose workers die; one that fails is not started again."""
+
+INTERRUPTED = 130
+
+Where = Literal["local", "ray"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A function of a module, and what to call it with."""
+
+    name: str
+    do: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a task returned, or why it failed."""
+
+    task: Task
+    value: Any = None
+    error: str | None = None
+
+
+def _nothing(task: Task) -> None:
+    pass
+
+
+class Launcher(Protocol):
+    """Runs tasks, in whatever order, and yields the outcome of each as it comes."""
+
+    def run(self, tasks: Sequence[Task], started: Callable[[Task], None] = _nothing) -> Iterator[Outcome]:
+        """`started` hears of tasks that begin, where that is known."""
+        ...
+
+
+def launcher_named(name: Where, jobs: int = 1, address: str | None = None) -> Launcher:
+    """The launcher of the command line's options."""
+    if jobs < 1:
+        raise PairstillError(f"--jobs must be at least 1, not {jobs}.")
+    if name == "ray":
+        return OnRay(jobs, address)
+    if address:
+        raise PairstillError("--address is that of a Ray cluster: add --launcher ray.")
+    return Processes(jobs)
+
+
+class Here:
+    """One task after another, in this process."""
+
+    def run(self, tasks: Sequence[Task], started: Callable[[Task], None] = _nothing) -> Iterator[Outcome]:
+        """See `Launcher`."""
+        for task in tasks:
+            started(task)
+            try:
+                yield Outcome(task, task.do(*task.arguments))
+            except Interrupted:
+                raise
+            except PairstillError as error:
+                yield Outcome(task, error=str(error))
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Each task in a process of its own, `at_once` at a time, that share this process's threads."""
+
+    at_once: int = 1
+
+    def run(self, tasks: Sequence[Task], started: Callable[[Task], None] = _nothing) -> Iterator[Outcome]:
+        """See `Launcher`. When this process is stopped, the tasks are: each saves its state first."""
+        waiting, running = deque((task, 1) for task in tasks), list[_Running]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.at_once:
+                    task, tries = waiting.popleft()
+                    running.append(_Running.start(task, tries, self._threads()))
+                    if tries == 1:
+                        started(task)
+                ended = wait([one.process.sentinel for one in running])
+                for one in [one for one in running if one.process.sentinel in ended]:
+                    running.remove(one)
+                    if one.died() and one.tries < TRIES:
+                        console.print(f"[yellow]note:[/] {one.task.name}: {one.how()}; it is started again")
+                        waiting.appendleft((one.task, one.tries + 1))
+                    else:
+                        yield one.outcome()
+        finally:
+            for one in running:
+                one.interrupt()
+            for one in running:
+                one.process.join()
+
+    def _threads(self) -> int | None:
+        import torch
+
+        return max(1, torch.get_num_threads() // self.at_once) if self.at_once > 1 else None
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A task's process."""
+
+    task: Task
+    tries: int
+    process: BaseProcess
+    answer: Connection
+
+    @classmethod
+    def start(cls, task: Task, tries: int, threads: int | None) -> _Running:
+        spawn = multiprocessing.get_context("spawn")
+        answer, given = spawn.Pipe(duplex=False)
+        process = spawn.Process(target=_in_child, args=(given, task, threads))
+        process.start()
+        given.close()
+        return cls(task, tries, process, answer)
+
+    def died(self) -> bool:
+        """Whether the process ended without a word."""
+        self.process.join()
+        return self.process.exitcode not in (0, INTERRUPTED)
+
+    def how(self) -> str:
+        code = self.process.exitcode or 0
+        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+        return f"its process was killed by signal {-code}{hint}" if code < 0 else f"its process ended with code {code}"
+
+    def outcome(self) -> Outcome:
+        if self.process.exitcode == INTERRUPTED:
+            raise KeyboardInterrupt
+        if self.died():
+            return Outcome(self.task, error=self.how())
+        value, error = self.answer.recv()
+        return Outcome(self.task, value, error)
+
+    def interrupt(self) -> None:
+        if self.process.is_alive() and self.process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGINT)
+
+
+def _in_child(answer: Connection, task: Task, threads: int | None) -> None:
+    os.setpgrp()  # Ctrl-C goes to the parent, which passes it on, once
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    if threads:
+        _share(threads)
+    try:
+        outcome = _attempt(task)
+    except (KeyboardInterrupt, Interrupted):
+        sys.exit(INTERRUPTED)
+    answer.send((outcome.value, outcome.error))
+
+
+def _stop_with_parent() -> None:
+    """When the parent is gone, however it went, save and end as on Ctrl-C."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def _share(threads: int) -> None:
+    """Take no more than a share of the cores, and leave the screen alone: bars would be drawn over one another."""
+    import torch
+
+    torch.set_num_threads(threads)
+    console.quiet = True
+
+
+def _attempt(task: Task) -> Outcome:
+    """Do a task; an error becomes its outcome, a person's Ctrl-C does not."""
+    try:
+        return Outcome(task, task.do(*task.arguments))
+    except Interrupted:
+        raise
+    except PairstillError as error:
+        return Outcome(task, error=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        return Outcome(task, error=f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """Tasks on a Ray cluster, about `at_once` at a time: each asks for so large a share of its processors.
+
+    Without an address, RAY_ADDRESS or this machine's own cluster is taken, or a new one is started here. Folders must
+    have the same paths on every node, and pairstill must be installed there.
+    """
+
+    at_once: int = 1
+    address: str | None = None
+
+    def run(self, tasks: Sequence[Task], started: Callable[[Task], None] = _nothing) -> Iterator[Outcome]:
+        """See `Launcher`. Ray itself starts a task again whose worker or node dies."""
+        ray = _ray()
+        self._connect(ray)
+        total = ray.cluster_resources()
+        threads, gpus = max(1, int(total.get("CPU", 1)) // self.at_once), total.get("GPU", 0) / self.at_once
+        remote = ray.remote(num_cpus=threads, num_gpus=min(1, gpus), max_retries=TRIES - 1)(_on_worker)
+        pending = {remote.remote(task.do, task.arguments, threads): task for task in tasks}
+        try:
+            while pending:
+                (ready, *_), _ = ray.wait(list(pending))
+                task = pending.pop(ready)
+                try:
+                    value, error = ray.get(ready)
+                    yield Outcome(task, value, error)
+                except ray.exceptions.RayError as trouble:
+                    first_line = str(trouble).strip().splitlines()[0]
+                    yield Outcome(task, error=f"its worker was lost {TRIES} times: {first_line}")
+        finally:
+            for reference in pending:
+                ray.cancel(reference, force=True)
+
+    def _connect(self, ray: Any) -> None:
+        if ray.is_initialized():
+            return
+        try:
+            ray.init(address=self.address, log_to_driver=False, logging_level="error", configure_logging=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            where = self.address or os.environ.get("RAY_ADDRESS", "this machine")
+            raise PairstillError(f"there is no Ray cluster at {where}: {error}") from error
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise PairstillError("--launcher ray needs Ray: pip install 'pairstill[ray]'.") from None
+    return ray
+
+
+def _on_worker(do: Callable[..., Any], arguments: tuple[Any, ...], threads: int) -> tuple[Any, str | None]:
+    """What runs on the cluster."""
+    _share(threads)
+    outcome = _attempt(Task("", do, arguments))
+    return outcome.value, outcome.error

@@ -1,0 +1,141 @@
+"""The same tasks in this process, in local processes and on a real local Ray cluster, with workers that are killed."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pairstill import api
+from pairstill.errors import PairstillError
+from pairstill.launch import Here, OnRay, Processes, Task, launcher_named
+from tests.conftest import TINY_RECIPE
+
+
+def square(number):
+    return number**2
+
+
+def fail():
+    raise PairstillError("this can't be done.")
+
+
+def crash():
+    raise RuntimeError("a bug")
+
+
+def die_at_first(folder):
+    """Killed in the first try; the second finds what the first left."""
+    tries = len(list(folder.iterdir()))
+    (folder / str(tries)).touch()
+    if tries == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tries
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of two workers on this machine."""
+    ray = pytest.importorskip("ray")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield OnRay(2)
+    ray.shutdown()
+
+
+@pytest.fixture(params=["here", "processes", "ray"])
+def launcher(request):
+    if request.param == "ray":
+        return request.getfixturevalue("cluster")
+    return Here() if request.param == "here" else Processes(2)
+
+
+def test_every_task_has_its_value_and_a_failed_one_does_not_stop_the_others(launcher):
+    tasks = [Task("a", square, (3,)), Task("b", fail), Task("c", square, (4,))]
+    found = {outcome.task.name: (outcome.value, outcome.error) for outcome in launcher.run(tasks)}
+    assert found == {"a": (9, None), "b": (None, "this can't be done."), "c": (16, None)}
+
+
+def test_a_bug_is_told_by_its_name():
+    (outcome,) = Processes(1).run([Task("bug", crash)])
+    assert outcome.error == "RuntimeError: a bug"
+
+
+@pytest.mark.parametrize("kind", ["processes", "ray"])
+def test_a_worker_that_dies_is_started_again(kind, request, tmp_path):
+    launcher = request.getfixturevalue("cluster") if kind == "ray" else Processes(2)
+    outcomes = {
+        outcome.task.name: outcome
+        for outcome in launcher.run([Task("a", die_at_first, (tmp_path,)), Task("b", square, (5,))])
+    }
+    assert outcomes["a"].value == 1
+    assert outcomes["b"].value == 25
+
+
+def test_a_task_that_kills_every_worker_is_given_up():
+    (outcome,) = Processes(1).run([Task("deadly", die)])
+    assert outcome.error == "its process was killed by signal 9 (out of memory?)"
+
+
+def test_experts_are_the_same_wherever_they_train(launcher, heads_data, heads_bank, tmp_path):
+    bank = api.train_experts(heads_data, tmp_path / "bank", 3, TINY_RECIPE, launcher=launcher)
+    assert [row.sha256 for row in sorted(bank.checkpoints, key=lambda row: row.file)] == [
+        row.sha256 for row in heads_bank.checkpoints
+    ]
+    events = [json.loads(line) for line in (tmp_path / "bank/run/events.jsonl").read_text().splitlines()]
+    assert sorted(event["expert"] for event in events) == [0, 1, 2]
+
+
+def workers(kind):
+    """The processes that a launcher started, by what they are called."""
+    mark, found = b"ray::_on_worker" if kind == "ray" else b"spawn_main", []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if mark in (folder / "cmdline").read_bytes() and (kind == "ray" or parent == os.getpid()):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+@pytest.mark.parametrize("kind", ["processes", "ray"])
+def test_an_expert_whose_worker_is_killed_keeps_its_epochs(kind, request, heads_data, tmp_path):
+    launcher = request.getfixturevalue("cluster") if kind == "ray" else Processes(2)
+    recipe = replace(TINY_RECIPE, epochs=15)
+    straight = api.train_experts(heads_data, tmp_path / "straight", 2, recipe)
+    bank, killed_at = tmp_path / "bank", []
+
+    def kill():
+        while not (bank / "expert-001/epoch-002.safetensors").exists():
+            time.sleep(0.005)
+        killed_at.append(time.time())
+        for worker in workers(kind):
+            os.kill(worker, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    made = api.train_experts(heads_data, bank, 2, recipe, launcher=launcher)
+    thread.join()
+    times = [(bank / f"expert-001/epoch-{epoch:03d}.safetensors").stat().st_mtime for epoch in (1, 15)]
+    assert times[0] < killed_at[0] < times[1]  # killed in training, and what was trained is not trained again
+    by_file = {row.file: row.sha256 for row in made.checkpoints}
+    assert by_file == {row.file: row.sha256 for row in straight.checkpoints}
+
+
+def test_the_command_says_what_it_needs():
+    assert launcher_named("local", 2) == Processes(2)
+    assert launcher_named("ray", 4, "auto") == OnRay(4, "auto")
+    with pytest.raises(PairstillError, match="--jobs must be at least 1, not 0"):
+        launcher_named("local", 0)
+    with pytest.raises(PairstillError, match="add --launcher ray"):
+        launcher_named("local", 2, "auto")
