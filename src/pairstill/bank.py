@@ -6,6 +6,7 @@ unpacked when it is asked for: nothing but the files' pages stays in memory, and
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 from collections.abc import Mapping, Sequence
@@ -20,11 +21,11 @@ from torch import Tensor
 from pairstill.errors import PairstillError
 from pairstill.files import (
     digest_of,
-    read_json,
+    read_manifest,
     read_sealed,
     read_tensors,
     sha256,
-    write_json,
+    write_manifest,
     write_sealed,
     write_tensors,
 )
@@ -102,8 +103,8 @@ class Bank:
             raise PairstillError(
                 f"{folder} is not a bank of experts: it has no bank.json. Make one: pairstill experts."
             )
-        manifest = read_json(path)
-        if not isinstance(manifest, dict) or manifest.get("format", 0) > FORMAT:
+        manifest = read_manifest(path)
+        if manifest.get("format", 0) > FORMAT:
             raise PairstillError(f"{path} was written by a newer pairstill. Upgrade pairstill to read it.")
         try:
             return cls(folder, manifest)
@@ -113,7 +114,7 @@ class Bank:
             ) from error
 
     def _write_manifest(self) -> None:
-        write_json(
+        write_manifest(
             self.folder / "bank.json",
             {
                 "format": FORMAT,
@@ -249,11 +250,12 @@ class Bank:
         path = self.folder / "gram.safetensors"
         key = digest_of([self._anchor_sha256, *(checkpoint.sha256 for checkpoint in self.checkpoints)])
         if path.exists():
-            stored = read_tensors(path)
-            if key in stored:
-                return stored[key]
+            with contextlib.suppress(PairstillError):  # damaged: it is only a cache
+                stored, _ = read_sealed(path)
+                if key in stored:
+                    return stored[key]
         gram = self._inner_products()
-        write_tensors(path, {key: gram})
+        write_sealed(path, {key: gram}, {})
         return gram
 
     def _inner_products(self) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pairstill.cards import dataset_card
 from pairstill.errors import PairstillError
-from pairstill.files import digest_of, read_json, read_tensors, sha256, write_json, write_tensors, write_text
+from pairstill.files import digest_of, read_json, read_tensors, sha256, write_manifest, write_tensors, write_text
 
 FORMAT = 1
 
@@ -81,7 +81,7 @@ class DistilledSet(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         write_text(folder / "captions.jsonl", "".join(f"{line}\n" for line in lines))
         write_text(folder / "README.md", dataset_card(self))
         body = {"format": FORMAT, "pairs": len(self), "info": dict(self.info), "sha256": self._hashes(folder)}
-        write_json(folder / "distilled.json", {**body, "digest": digest_of(_plain(body))})
+        write_manifest(folder / "distilled.json", body)
 
     def _hashes(self, folder: Path) -> dict[str, str]:
         names = ["images.safetensors", "texts.safetensors", "captions.jsonl", "README.md"]
@@ -143,11 +143,6 @@ def _tensor(folder: Path, name: str) -> Tensor:
     if name not in tensors:
         raise PairstillError(f"{folder / name}.safetensors holds no tensor '{name}'.")
     return tensors[name]
-
-
-def _plain(value: Any) -> Any:
-    """What JSON makes of a value, so that a digest taken before writing equals one taken after reading."""
-    return json.loads(json.dumps(value))
 
 
 def nearest_captions(texts: Tensor, real: Tensor, captions: Sequence[str], count: int = 3) -> list[list[str]]:

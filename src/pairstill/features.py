@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from pairstill.augment import crop_and_flip, mirrored, warp
 from pairstill.errors import PairstillError
-from pairstill.files import digest_of, locked, read_json, sha256, write_json
+from pairstill.files import digest_of, locked, read_manifest, sha256, write_manifest
 from pairstill.pairs import PairDataset
 from pairstill.pictures import load_pixels
 from pairstill.progress import progress
@@ -24,6 +25,7 @@ from pairstill.towers import ImageEncoder, TextEncoder, fold
 
 IMAGES_AT_ONCE = 64
 CAPTIONS_AT_ONCE = 2048
+ROWS_AT_ONCE = 4096
 
 Matrix = NDArray[np.generic]
 
@@ -144,7 +146,11 @@ def cached_matrix(
 def _is_whole(path: Path) -> bool:
     """Whether a matrix is there and is the one that was written."""
     record = path.with_suffix(".json")
-    return path.exists() and record.exists() and sha256(path) == read_json(record)["sha256"]
+    if not (path.exists() and record.exists()):
+        return False
+    with contextlib.suppress(PairstillError):
+        return sha256(path) == read_manifest(record).get("sha256")
+    return False  # damaged: it is only a cache
 
 
 def _make(
@@ -156,7 +162,7 @@ def _make(
     try:
         _fill(partial, note, shape, dtype, compute, label)
         partial.replace(path)
-        write_json(record, {"sha256": sha256(path), "shape": shape, "what": label})
+        write_manifest(record, {"sha256": sha256(path), "shape": shape, "what": label})
         note.unlink(missing_ok=True)
     except OSError as error:
         raise PairstillError(
@@ -179,18 +185,29 @@ def _fill(
     compute: Callable[[int], Iterator[Matrix]],
     label: str,
 ) -> None:
-    done = 0
-    if partial.exists() and note.exists():
-        done = int(json.loads(note.read_text())["rows"])
-    else:
-        note.unlink(missing_ok=True)  # it may speak of a file that already has its final name
+    done, checksum = _so_far(partial, note, shape, dtype)
     mode = "r+" if done else "w+"
     matrix = np.lib.format.open_memmap(partial, mode=mode, dtype=dtype, shape=shape)
     reserve(partial)
     with progress(label, shape[0], done) as advance:
         for block in compute(done):
             matrix[done : done + len(block)] = block
-            done += len(block)
+            done, checksum = done + len(block), zlib.crc32(np.ascontiguousarray(block).data, checksum)
             matrix.flush()
-            write_json(note, {"rows": done})
+            write_manifest(note, {"rows": done, "checksum": checksum})
             advance(len(block))
+
+
+def _so_far(partial: Path, note: Path, shape: tuple[int, ...], dtype: str) -> tuple[int, int]:
+    """How many rows a stopped run left, and their checksum; none, where they are not those that were written."""
+    with contextlib.suppress(Exception):  # whatever a damaged file leads NumPy to: it is only a cache
+        state, matrix = read_manifest(note), np.load(partial, mmap_mode="r")
+        if (matrix.shape, matrix.dtype) != (shape, np.dtype(dtype)):
+            raise ValueError(partial)
+        rows, checksum = matrix[: state["rows"]], 0
+        for begin in range(0, len(rows), ROWS_AT_ONCE):
+            checksum = zlib.crc32(np.ascontiguousarray(rows[begin : begin + ROWS_AT_ONCE]).data, checksum)
+        if (len(rows), checksum) == (state["rows"], state["checksum"]):
+            return len(rows), checksum
+    note.unlink(missing_ok=True)  # it may speak of a file that already has its final name
+    return 0, 0

@@ -96,6 +96,20 @@ def read_json(path: Path) -> Any:
         raise PairstillError(f"{path} is not readable JSON: {error}.") from error
 
 
+def write_manifest(path: Path, value: Mapping[str, Any]) -> None:
+    """Write what later commands go by as JSON, atomically, with a digest of it."""
+    plain = json.loads(json.dumps(value))
+    write_json(path, {**plain, "digest": digest_of(plain)})
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read what `write_manifest` wrote; one that was changed since is an error that names it."""
+    value = read_json(path)
+    if not isinstance(value, dict) or value.pop("digest", None) != digest_of(value):
+        raise PairstillError(f"{path} was changed after it was written: its digest is missing or wrong.")
+    return value
+
+
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors, and texts beside them, as one safetensors file, atomically."""
     from safetensors.torch import save_file

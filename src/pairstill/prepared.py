@@ -13,13 +13,14 @@ import torch
 from pairstill.check import check
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
-from pairstill.files import read_json, read_tensors, write_json, write_tensors, write_text
+from pairstill.files import read_manifest, read_tensors, sha256, write_manifest, write_tensors, write_text
 from pairstill.pairs import ChosenImages, PairDataset
 from pairstill.progress import progress
 from pairstill.sources import SOURCES, SourceSpec, open_source
 from pairstill.towers import Towers, load_image_encoder, load_text_encoder
 
 FORMAT = 1
+PAIRS = ("pairs.safetensors", "captions.jsonl")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) ->
         dataset, findings = check(opened, workers, absolute.on_bad, report)
     dropped = len(dataset.images) != len(opened.images)
     _write_pairs(folder, dataset, dropped)
-    write_json(
+    write_manifest(
         folder / "prepared.json",
         {
             "format": FORMAT,
@@ -66,6 +67,7 @@ def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) ->
             "source": absolute.to_dict(),
             "signature": opened.images.signature(),
             "fingerprint": dataset.fingerprint,
+            "sha256": {name: sha256(folder / name) for name in PAIRS},
             "findings": findings.to_dict(),
             "summary": findings.lines(),
             "towers": towers.to_dict(),
@@ -75,13 +77,13 @@ def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) ->
 
 
 def _again(spec: SourceSpec, folder: Path, towers: Towers) -> tuple[Prepared, list[str]]:
-    record = read_json(folder / "prepared.json")
+    record = read_manifest(folder / "prepared.json")
     if record.get("source") != json.loads(json.dumps(spec.to_dict())):
         raise PairstillError(
             f"{folder} holds another dataset or other options ({record.get('source')}). Choose another --out."
         )
     prepared = dataclasses.replace(open_prepared(folder), towers=towers)
-    write_json(folder / "prepared.json", {**record, "towers": towers.to_dict()})
+    write_manifest(folder / "prepared.json", {**record, "towers": towers.to_dict()})
     return prepared, list(record["summary"])
 
 
@@ -112,10 +114,13 @@ def open_prepared(folder: str | Path) -> Prepared:
     folder = Path(folder)
     if not (folder / "prepared.json").exists():
         raise PairstillError(f"{folder} is not a prepared dataset. Make one: pairstill prepare SOURCE --out {folder}.")
-    record = read_json(folder / "prepared.json")
-    if not isinstance(record, dict) or record.get("format", FORMAT + 1) > FORMAT:
+    record = read_manifest(folder / "prepared.json")
+    if record.get("format", FORMAT + 1) > FORMAT:
         raise PairstillError(f"{folder / 'prepared.json'} is damaged or from a newer pairstill. Prepare it again.")
     source = open_source(SourceSpec.from_dict(record["source"]), folder / "source")
+    for name, expected in record["sha256"].items():
+        if sha256(folder / name) != expected:
+            raise PairstillError(f"{folder / name} was changed after it was written. Prepare the dataset again.")
     dataset = _read_pairs(folder, record["name"], record["license"], source)
     signature = source.images.signature()
     if signature != record["signature"]:
@@ -126,7 +131,7 @@ def open_prepared(folder: str | Path) -> Prepared:
             "Prepare them again into another folder."
         )
     if signature != record["signature"]:
-        write_json(folder / "prepared.json", {**record, "signature": signature})
+        write_manifest(folder / "prepared.json", {**record, "signature": signature})
     return Prepared(folder, dataset, Towers.from_dict(record["towers"]))
 
 

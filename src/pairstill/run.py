@@ -18,7 +18,7 @@ import yaml
 from torch import Tensor
 
 from pairstill.errors import PairstillError
-from pairstill.files import read_json, read_sealed, write_json, write_sealed, write_text
+from pairstill.files import read_manifest, read_sealed, write_manifest, write_sealed, write_text
 from pairstill.progress import console
 
 _REPORTED_PACKAGES = ("pairstill", "torch", "timm", "transformers", "numpy", "faiss-cpu", "datasets")
@@ -45,14 +45,14 @@ class Run:
             self._continue(plain, resume)
         else:
             write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-            write_json(folder / "run.json", {"config": plain, "versions": versions(), "started": _now()})
+            write_manifest(folder / "run.json", {"config": plain, "versions": versions(), "started": _now()})
 
     def _continue(self, config: dict[str, Any], resume: bool) -> None:
         if not resume:
             raise PairstillError(
                 f"{self.folder} already holds a run. Add --resume to continue it, or choose another --out."
             )
-        before, now = _flat(read_json(self.folder / "run.json")["config"]), _flat(config)
+        before, now = _flat(read_manifest(self.folder / "run.json")["config"]), _flat(config)
         changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
         if changed:
             lines = "; ".join(f"{key}: {before.get(key)!r} then, {now.get(key)!r} now" for key in changed)
@@ -130,9 +130,11 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     found = []
-    for line in path.read_text(encoding="utf-8").split("\n"):
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         with contextlib.suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
+            event = json.loads(line)
+            if isinstance(event, dict) and isinstance(event.get("seconds"), (int, float)) and "kind" in event:
+                found.append(event)
     return found
 
 

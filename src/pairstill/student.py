@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pairstill.bank import parameters_of
 from pairstill.cards import model_card
 from pairstill.errors import PairstillError
-from pairstill.files import read_json, read_tensors, sha256, write_json, write_tensors, write_text
+from pairstill.files import read_manifest, read_tensors, sha256, write_manifest, write_tensors, write_text
 from pairstill.pictures import decode, to_square
 from pairstill.towers import (
     ImageEncoder,
@@ -100,7 +100,7 @@ class Student:
             "score": dict(self.score),
             "sha256": sha256(folder / "student.safetensors"),
         }
-        write_json(folder / "student.json", record)
+        write_manifest(folder / "student.json", record)
 
 
 def load_student(folder: str | Path, device: str = "cpu") -> Student:
@@ -108,8 +108,8 @@ def load_student(folder: str | Path, device: str = "cpu") -> Student:
     folder = Path(folder)
     if not (folder / "student.json").exists():
         raise PairstillError(f"{folder} is not a student: it has no student.json. Make one: pairstill train.")
-    record = read_json(folder / "student.json")
-    if not isinstance(record, dict) or record.get("format", FORMAT + 1) > FORMAT:
+    record = read_manifest(folder / "student.json")
+    if record.get("format", FORMAT + 1) > FORMAT:
         raise PairstillError(
             f"{folder / 'student.json'} was written by a newer pairstill. Upgrade pairstill to read it."
         )

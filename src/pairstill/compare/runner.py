@@ -16,7 +16,7 @@ from pairstill.compare.job import Job, bytes_of, run_job
 from pairstill.compare.study import Study, settings_of
 from pairstill.compare.tables import write_tables
 from pairstill.errors import PairstillError
-from pairstill.files import digest_of, read_json, write_json
+from pairstill.files import digest_of, read_json, read_manifest, write_json
 from pairstill.launch import Launcher, Processes, Task
 from pairstill.methods import METHODS
 from pairstill.prepared import Prepared, open_prepared
@@ -44,7 +44,7 @@ def compare(
         device: Where to compute.
     """
     todo = _plan(study, out, _data(study, out, data, device), launcher, device)
-    missing = list({job.key(): job for job in todo if not job.result.exists()}.values())
+    missing = list({job.key(): job for job in todo if not _is_done(job)}.values())
     if len(missing) < len(todo):
         console.print(f"{len(todo) - len(missing)} of {len(todo)} rows are there already")
     _run_all(missing, todo, study, out, launcher)
@@ -54,6 +54,17 @@ def compare(
     write_points(out, study.name, study.title, records)
     write_sizes(out, study.name, records)
     return records
+
+
+def _is_done(job: Job) -> bool:
+    """Whether a job's result is there; one that was damaged is made again."""
+    if not job.result.exists():
+        return False
+    if isinstance(trouble := _attempt(read_manifest, job.result), PairstillError):
+        console.print(f"[yellow]note:[/] {escape(str(trouble))} The row is run again.", soft_wrap=True)
+        job.result.unlink()
+        return False
+    return True
 
 
 def _data(study: Study, out: Path, data: str | Path | None, device: api.Device) -> Prepared:
@@ -168,7 +179,7 @@ def _collect(todo: Sequence[Job], study: Study, out: Path) -> list[dict[str, Any
             beside = {"published_mean": study.published_mean(job.entry)}
             where = job.set_folder
             made = {"set": where.relative_to(out).as_posix(), "bytes": bytes_of(where)} if job.entry.pairs else {}
-            records.append({**read_json(job.result), "label": job.entry.label, **beside, **made})
+            records.append({**read_manifest(job.result), "label": job.entry.label, **beside, **made})
         else:
             why = read_json(job.failure)["error"] if job.failure.exists() else "not run yet"
             records.append({**base, "error": why})

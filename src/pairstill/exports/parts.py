@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.errors import PairstillError
-from pairstill.files import read_json, write_json
+from pairstill.files import read_manifest, sha256, write_manifest
 
 Pictures = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -83,14 +83,23 @@ def _normalisation(info: dict[str, Any] | Any) -> tuple[Tensor, Tensor]:
 
 def write_record(folder: Path, form: str, parts: Parts) -> None:
     """`export.json`: what this folder is, written last."""
-    write_json(folder / "export.json", {"form": form, "clipped": parts.clipped, "info": parts.info})
+    hashes = {path.relative_to(folder).as_posix(): sha256(path) for path in folder.rglob("*") if path.is_file()}
+    record = {"form": form, "clipped": parts.clipped, "info": parts.info, "sha256": dict(sorted(hashes.items()))}
+    write_manifest(folder / "export.json", record)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What an export says of itself."""
+    """What an export says of itself; one whose files were changed since is refused."""
     if not (folder / "export.json").exists():
         raise PairstillError(f"{folder} is not an export of pairstill: it has no export.json.")
-    record = read_json(folder / "export.json")
-    if not isinstance(record, dict) or not {"form", "info"} <= record.keys():
+    record = read_manifest(folder / "export.json")
+    if not {"form", "info"} <= record.keys():
         raise PairstillError(f"{folder / 'export.json'} does not describe an export.")
+    for name, expected in record.get("sha256", {}).items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise PairstillError(f"{folder / 'export.json'} names a file outside its folder: {name!r}.")
+        if sha256(folder / name) != expected:
+            raise PairstillError(
+                f"{folder / name} was changed after the export: its hash is not the one in export.json."
+            )
     return record

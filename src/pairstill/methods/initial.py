@@ -10,9 +10,11 @@ from torch import Tensor
 
 from pairstill.distilled import nearest_captions
 from pairstill.encoded import EncodedSplit
-from pairstill.files import read_json, read_tensors, write_json, write_tensors
+from pairstill.files import read_sealed, write_sealed
 from pairstill.init import cells_of
 from pairstill.methods.contract import Context
+
+FILE = "initial.safetensors"
 
 
 @dataclass(frozen=True)
@@ -35,20 +37,18 @@ class Initial:
 def keep_initial(pairs: EncodedSplit, context: Context, images: Tensor, texts: Tensor, rows: Tensor | None) -> None:
     """Write the first pairs into the run folder; where they are real ones, `rows` of the training links says which."""
     folder = context.run.folder
-    if (folder / "initial.json").exists():
+    if (folder / FILE).exists():
         return
     pictures = context.encoded.image_encoder.denormalise(images).clamp(0, 1)
     tensors = {"pictures": (pictures * 255).round().to(torch.uint8).contiguous(), "texts": texts.contiguous()}
-    write_tensors(folder / "initial.safetensors", tensors)
     cells = None if rows is None else torch.bincount(cells_of(context.encoded.pair_features(pairs), rows)).tolist()
     captions = nearest_captions(texts, pairs.pairs.texts, pairs.captions)
-    write_json(folder / "initial.json", {"captions": captions, "cells": cells})
+    write_sealed(folder / FILE, tensors, {"captions": captions, "cells": cells})
 
 
 def read_initial(run: Path) -> Initial | None:
     """The first pairs of a run, or None where it kept none."""
-    if not (run / "initial.json").exists():
+    if not (run / FILE).exists():
         return None
-    record = read_json(run / "initial.json")
-    tensors = read_tensors(run / "initial.safetensors")
+    tensors, record = read_sealed(run / FILE)
     return Initial(tensors["pictures"], tensors["texts"], record["captions"], record["cells"])
