@@ -41,7 +41,9 @@ def test_buffers_become_a_bank_that_distils(kind, as_dict, request, tmp_path):
     last = bank.parameters(bank.rows_of(1)[-1])
     values = list(text[1][-1].values()) if as_dict else text[1][-1]
     names = [name for name, _ in data.encoded().new_model(0).named_parameters() if name.startswith("text_head.")]
-    assert all(torch.equal(last[name], value) for name, value in zip(names, values, strict=True))
+    for name, value in zip(names, values, strict=True):
+        largest = (value - bank.anchor[name]).abs().max().item()
+        assert (last[name] - value).abs().max().item() <= 0.02 * largest  # as nearly as six bits can say
     settings = mdm.Settings(iterations=1, check_every=9)
     assert len(api.distill(data, tmp_path / "set", "mdm", 3, bank, settings=settings)) == 3
 

@@ -14,6 +14,7 @@ from pairstill.distilled import load
 from pairstill.errors import PairstillError
 from pairstill.evaluation import evaluate
 from pairstill.exports import FORMATS, export, load_export
+from pairstill.files import read_manifest, sha256, write_manifest
 from pairstill.protocols import protocol_named
 from pairstill.training import Recipe
 
@@ -123,5 +124,10 @@ def test_what_can_not_be_exported_or_read_is_said(sets, tmp_path, capsys):
     export(sets / "mdm", tmp_path / "evil", "folder")
     lines = (tmp_path / "evil/metadata.jsonl").read_text().replace("00000.png", "../00000.png")
     (tmp_path / "evil/metadata.jsonl").write_text(lines)
+    with pytest.raises(PairstillError, match="was changed after the export"):
+        load_export(tmp_path / "evil")
+    record = read_manifest(tmp_path / "evil/export.json")
+    record["sha256"]["metadata.jsonl"] = sha256(tmp_path / "evil/metadata.jsonl")
+    write_manifest(tmp_path / "evil/export.json", record)
     with pytest.raises(PairstillError, match="outside its folder"):
         load_export(tmp_path / "evil")

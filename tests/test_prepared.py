@@ -1,4 +1,3 @@
-import json
 import shutil
 
 import numpy as np
@@ -7,6 +6,7 @@ import pytest
 from pairstill import api, features
 from pairstill.errors import PairstillError
 from pairstill.features import cached_matrix
+from pairstill.files import read_manifest, write_manifest
 from pairstill.prepared import open_prepared
 from tests.conftest import TINY_HEADS, draw, write_shapes
 
@@ -136,6 +136,6 @@ def test_a_damaged_matrix_is_computed_again(tmp_path):
 def test_a_newer_format_is_refused(own_shapes, tmp_path):
     api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS)
     path = tmp_path / "data/prepared.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    write_manifest(path, {**read_manifest(path), "format": 99})
     with pytest.raises(PairstillError, match="newer pairstill"):
         open_prepared(tmp_path / "data")

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 
@@ -7,6 +5,7 @@ import pairstill
 from pairstill import api
 from pairstill.cli import main
 from pairstill.errors import PairstillError
+from pairstill.files import read_manifest, write_manifest
 from pairstill.student import load_student
 from pairstill.students import embed
 from pairstill.training import Recipe
@@ -51,10 +50,10 @@ def test_a_student_that_was_tampered_with_is_refused(heads_data, tmp_path, capsy
     assert "mean recall" in capsys.readouterr().out
     assert main(command) == 2
     assert "already holds a student" in capsys.readouterr().err
-    record = json.loads((tmp_path / "s/student.json").read_text())
+    record = read_manifest(tmp_path / "s/student.json")
 
     def changed(**values):
-        (tmp_path / "s/student.json").write_text(json.dumps({**record, **values}))
+        write_manifest(tmp_path / "s/student.json", {**record, **values})
         return tmp_path / "s"
 
     with pytest.raises(PairstillError, match="newer pairstill"):

@@ -127,7 +127,8 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
 def write_sealed(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
     """Write tensors and small values as one file with a checksum over all of it: what a run goes on from."""
     text = json.dumps(state)
-    write_tensors(path, tensors, {"state": text, "checksum": _checksum(tensors, text)})
+    # One entry: safetensors writes several in an order that changes from process to process.
+    write_tensors(path, tensors, {"sealed": json.dumps([_checksum(tensors, text), text])})
 
 
 def read_sealed(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
@@ -136,12 +137,12 @@ def read_sealed(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            checksum, text = json.loads((file.metadata() or {})["sealed"])
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        if metadata.get("checksum") != _checksum(tensors, metadata.get("state", "")):
+        if checksum != _checksum(tensors, str(text)):
             raise PairstillError(f"{path} is damaged: its checksum differs.")
-        return tensors, json.loads(metadata["state"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        return tensors, json.loads(text)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise PairstillError(f"{path} is damaged: {error}.") from error
 
 
