@@ -6,6 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
+
 import pairstill  # noqa: F401  (before torch: it sets how OpenMP threads wait)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -47,6 +47,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # this command shows its own
+    if os.environ.get("RANK", "0") != "0":  # one of the processes of torchrun speaks for all
+        console.quiet = True
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     try:
         return _dispatch(arguments)
     except PairstillError as error:

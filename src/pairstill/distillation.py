@@ -15,6 +15,7 @@ from pairstill.errors import PairstillError
 from pairstill.init import check_count
 from pairstill.methods import Context, method_named
 from pairstill.metrics import Recall
+from pairstill.parallel import agreed, own_folder, together
 from pairstill.protocols import Protocol
 from pairstill.run import Run
 from pairstill.seeds import derive
@@ -72,14 +73,15 @@ def distill(
     }
     if (out / "distilled.json").exists() and not (out / "run" / "run.json").exists():
         raise PairstillError(f"{out} already holds a distilled set that was not made here. Choose another --out.")
-    run = Run(out / "run", config, resume)
-    if (out / "distilled.json").exists():
-        return load(out)
-    score = _selection_score(encoded, protocol, student, seed)
-    distilled = chosen.fit(encoded.split("train"), Context(encoded, pairs, seed, settings, run, bank, score))
-    distilled.save(out)
-    run.event("done", pairs=len(distilled))
-    return distilled
+    with together(encoded.device), own_folder(out) as folder:
+        run = Run(folder / "run", config, resume)
+        if (out / "distilled.json").exists():
+            return load(out)
+        score = _selection_score(encoded, protocol, student, seed)
+        distilled = chosen.fit(encoded.split("train"), Context(encoded, pairs, seed, settings, run, bank, score))
+        distilled.save(folder)
+        run.event("done", pairs=len(distilled))
+        return distilled
 
 
 def _selection_score(encoded: Encoded, protocol: Protocol, recipe: Recipe, seed: int) -> Any:
@@ -89,6 +91,9 @@ def _selection_score(encoded: Encoded, protocol: Protocol, recipe: Recipe, seed:
     split = encoded.split(protocol.select_on)
 
     def score(candidate: Candidate) -> Recall:
+        return agreed(lambda: found(candidate))  # type: ignore[no-any-return]
+
+    def found(candidate: Candidate) -> Recall:
         pairs = as_training_pairs(encoded, candidate, dsa if protocol.augment else None)
         learnt = learnt_recipe(recipe, candidate.recipe)
         seeds = (derive(seed, "selection", number) for number in range(SELECTION_STUDENTS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pairstill.features import Matrix, Pixels, image_features, pixel_bytes, text_features, view_features
 from pairstill.init import PairFeatures
 from pairstill.pairs import PairDataset
+from pairstill.parallel import shared
 from pairstill.pictures import load_pixels
 from pairstill.towers import (
     ImageEncoder,
@@ -124,7 +125,7 @@ class Encoded:
 
     def through_backbone(self, pixels: Tensor) -> Tensor:
         """Pixels [N, 3, S, S] to features [N, d] of the pretrained encoder, with gradients to the pixels."""
-        return in_blocks(self.backbone, pixels)
+        return shared(partial(in_blocks, self.backbone), pixels)
 
     def to_inputs(self, images: Tensor) -> Tensor:
         """Pixels [N, 3, S, S] to what the image tower reads, without gradients."""

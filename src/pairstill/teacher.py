@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from pairstill.encoded import Encoded
+from pairstill.parallel import shared
 from pairstill.towers import FoldedNetwork, fold, in_blocks
 
 
@@ -36,5 +38,5 @@ class Teacher:
 
     def __call__(self, inputs: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
         """Unit vectors of image inputs [N, ...] and of text embeddings [N, d_t]."""
-        features = inputs if self._body is None else in_blocks(self._body, inputs)
+        features = inputs if self._body is None else shared(partial(in_blocks, self._body), inputs)
         return self._model.encode_image(features), self._model.encode_text(texts)

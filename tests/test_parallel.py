@@ -1,0 +1,44 @@
+"""Two processes under torchrun make what one makes, within float error."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pairstill import api
+from pairstill.distilled import load
+from pairstill.methods import METHODS
+from pairstill.run import read_events
+
+REHEARSAL = {"iterations": 4, "check_every": 2, "steps": 3, "width": 8, "real_batch": 16, "views": 0, "image_lr": 0.05}
+MDM = {"iterations": 3, "check_every": 3, "real_batch": 7, "image_lr": 1.0}
+
+
+def with_two(data, bank, out, method, settings):
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--module"]
+    command = ["pairstill.cli", "distill", str(data.folder), "--method", method, "--pairs", "5"]
+    options = [word for name, value in settings.items() for word in (f"--settings.{name}", str(value))]
+    places = ["--bank", str(bank.folder), "--out", str(out)]
+    whole = [sys.executable, *launch, *command, *places, *options]
+    done = subprocess.run(whole, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("5 pairs by") == 1  # only one of them speaks
+    return load(out)
+
+
+def losses(folder):
+    return [event["loss"] for event in read_events(folder / "run") if event["kind"] == "step"]
+
+
+@pytest.mark.parametrize(("towers", "method", "settings"), [("heads", "rehearsal", REHEARSAL), ("full", "mdm", MDM)])
+def test_two_processes_make_what_one_makes(towers, method, settings, request, tmp_path):
+    data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
+    one = api.distill(data, tmp_path / "one", method, 5, bank, settings=METHODS[method].settings(**settings))
+    two = with_two(data, bank, tmp_path / "two", method, settings)
+    assert one.info["chosen"]["iteration"] == two.info["chosen"]["iteration"]
+    torch.testing.assert_close(two.images, one.images, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(two.texts, one.texts, rtol=1e-3, atol=1e-3)
+    found = losses(tmp_path / "two")
+    assert found == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    assert len(set(found)) > 1  # the pairs moved
