@@ -32,7 +32,7 @@ SETTINGS = {
     "random": random.Settings(),
     "kmeans": kmeans.Settings(),
     "mdm": mdm.Settings(iterations=20, check_every=10),
-    "rehearsal": rehearsal.Settings(iterations=50, check_every=50, real_batch=1024),
+    "rehearsal": rehearsal.Settings(iterations=50, check_every=50, real_batch=1024, views=0),
 }
 BEST = "rehearsal"
 
