@@ -259,7 +259,14 @@ def test_a_stopped_comparison_leaves_no_row_running_and_can_go_on(how, heads_dat
     path, out = recipe(tmp_path, [endless], name="long.yaml"), tmp_path / "out"
     command = [sys.executable, "-m", "pairstill.cli", "compare", str(path), "--out", str(out)]
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen([*command, "--data", str(heads_data.folder)], stderr=log, stdout=log)
+        # Where tests run in the background, Ctrl-C is ignored from the start.
+        heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+        process = subprocess.Popen(
+            [*command, "--data", str(heads_data.folder)],
+            stderr=log,
+            stdout=log,
+            preexec_fn=heard,  # noqa: PLW1509
+        )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not any(
         '"step"' in events.read_text() for events in out.glob("sets/*/run/events.jsonl")

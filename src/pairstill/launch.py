@@ -168,6 +168,7 @@ class _Running:
 
 def _in_child(answer: Connection, task: Task, threads: int | None) -> None:
     os.setpgrp()  # Ctrl-C goes to the parent, which passes it on, once
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     if threads:
         _share(threads)
