@@ -66,6 +66,11 @@ def test_every_task_has_its_value_and_a_failed_one_does_not_stop_the_others(laun
     assert found == {"a": (9, None), "b": (None, "this can't be done."), "c": (16, None)}
 
 
+def test_an_answer_may_be_longer_than_a_pipe():
+    (outcome,) = Processes(1).run([Task("long", bytes, (1 << 20,))])
+    assert len(outcome.value) == 1 << 20
+
+
 def test_a_bug_is_told_by_its_name():
     (outcome,) = Processes(1).run([Task("bug", crash)])
     assert outcome.error == "RuntimeError: a bug"

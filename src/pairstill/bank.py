@@ -62,7 +62,7 @@ class Bank:
         self.dataset: str = manifest["dataset"]
         self.recipe: dict[str, Any] = manifest["recipe"]
         self._anchor_sha256: str = manifest["anchor_sha256"]
-        self._packed: bool = manifest.get("packed", False)  # the first banks were not
+        self._packed: bool = manifest["packed"]
         self.checkpoints = [Checkpoint(**row) for row in manifest["checkpoints"]]
         self._opened: dict[str, dict[str, Tensor]] = {}
 

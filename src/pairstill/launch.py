@@ -80,12 +80,7 @@ class Here:
         """See `Launcher`."""
         for task in tasks:
             started(task)
-            try:
-                yield Outcome(task, task.do(*task.arguments))
-            except Interrupted:
-                raise
-            except PairstillError as error:
-                yield Outcome(task, error=str(error))
+            yield _attempt(task)
 
 
 @dataclass(frozen=True)
@@ -104,14 +99,15 @@ class Processes:
                     running.append(_Running.start(task, tries, self._threads()))
                     if tries == 1:
                         started(task)
-                ended = wait([one.process.sentinel for one in running])
-                for one in [one for one in running if one.process.sentinel in ended]:
+                ended = wait([one.answer for one in running])
+                for one in [one for one in running if one.answer in ended]:
                     running.remove(one)
-                    if one.died() and one.tries < TRIES:
+                    outcome = one.outcome()
+                    if outcome is None and one.tries < TRIES:
                         console.print(f"[yellow]note:[/] {one.task.name}: {one.how()}; it is started again")
                         waiting.appendleft((one.task, one.tries + 1))
                     else:
-                        yield one.outcome()
+                        yield outcome or Outcome(one.task, error=one.how())
         finally:
             for one in running:
                 one.interrupt()
@@ -142,23 +138,23 @@ class _Running:
         given.close()
         return cls(task, tries, process, answer)
 
-    def died(self) -> bool:
-        """Whether the process ended without a word."""
-        self.process.join()
-        return self.process.exitcode not in (0, INTERRUPTED)
+    def outcome(self) -> Outcome | None:
+        """What the process answered; None if it died without a word. The answer ends with the process that gives it."""
+        try:
+            value, error = self.answer.recv()
+            return Outcome(self.task, value, error)
+        except EOFError:
+            return None
+        finally:
+            self.process.join()
+            if self.process.exitcode == INTERRUPTED:
+                raise KeyboardInterrupt
 
     def how(self) -> str:
+        """How a process that died did so."""
         code = self.process.exitcode or 0
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
         return f"its process was killed by signal {-code}{hint}" if code < 0 else f"its process ended with code {code}"
-
-    def outcome(self) -> Outcome:
-        if self.process.exitcode == INTERRUPTED:
-            raise KeyboardInterrupt
-        if self.died():
-            return Outcome(self.task, error=self.how())
-        value, error = self.answer.recv()
-        return Outcome(self.task, value, error)
 
     def interrupt(self) -> None:
         if self.process.is_alive() and self.process.pid:
@@ -173,10 +169,9 @@ def _in_child(answer: Connection, task: Task, threads: int | None) -> None:
     if threads:
         _share(threads)
     try:
-        outcome = _attempt(task)
+        answer.send(_answer(task))
     except (KeyboardInterrupt, Interrupted):
         sys.exit(INTERRUPTED)
-    answer.send((outcome.value, outcome.error))
 
 
 def _stop_with_parent() -> None:
@@ -196,16 +191,25 @@ def _share(threads: int) -> None:
 
 
 def _attempt(task: Task) -> Outcome:
-    """Do a task; an error becomes its outcome, a person's Ctrl-C does not."""
+    """Do a task; what is wrong with its input becomes its outcome, a person's Ctrl-C does not, nor does a bug."""
     try:
         return Outcome(task, task.do(*task.arguments))
     except Interrupted:
         raise
     except PairstillError as error:
         return Outcome(task, error=str(error))
+
+
+def _answer(task: Task) -> tuple[Any, str | None]:
+    """What another process tells of a task: its value, or why it failed, a bug included."""
+    try:
+        outcome = _attempt(task)
+        return outcome.value, outcome.error
+    except Interrupted:
+        raise
     except Exception as error:
         traceback.print_exc()
-        return Outcome(task, error=f"{type(error).__name__}: {error}")
+        return None, f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True)
@@ -262,5 +266,4 @@ def _ray() -> Any:
 def _on_worker(do: Callable[..., Any], arguments: tuple[Any, ...], threads: int) -> tuple[Any, str | None]:
     """What runs on the cluster."""
     _share(threads)
-    outcome = _attempt(Task("", do, arguments))
-    return outcome.value, outcome.error
+    return _answer(Task("", do, arguments))
