@@ -5,8 +5,9 @@ import sys
 import pytest
 import torch
 
+from pairstill import files
 from pairstill.errors import PairstillError, unknown
-from pairstill.files import atomic, digest_of_tensors, read_json, sha256, write_json
+from pairstill.files import alone_in, atomic, digest_of_tensors, read_json, remove, sha256, write_json, write_text
 from pairstill.progress import duration, progress
 from pairstill.run import Run, read_events
 from pairstill.seeds import derive, generator, global_seed
@@ -144,3 +145,26 @@ def test_a_disk_that_takes_no_more_is_said_and_nothing_is_left(kind, tmp_path):
     assert "Traceback" not in done.stderr
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert left <= {"run.json", "config.yaml", "m.partial.npy", "m.lock"}
+
+
+def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    path = tmp_path / "a.json"
+    left = tmp_path / ".a.json.killed12.tmp"
+    left.write_text("half")
+    with atomic(path) as living:
+        living.write_text("1")
+        write_text(path, "2")
+        assert living.exists()
+        assert not left.exists()
+    assert path.read_text() == "1"
+    left.write_text("half")
+    remove(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_run_in_a_folder_is_refused_and_the_next_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SECONDS_TO_LEAVE", 0.2)
+    with alone_in(tmp_path), pytest.raises(PairstillError, match="another run is at work"), alone_in(tmp_path):
+        pass
+    with alone_in(tmp_path):
+        pass

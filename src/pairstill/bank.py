@@ -24,6 +24,7 @@ from pairstill.files import (
     read_manifest,
     read_sealed,
     read_tensors,
+    remove,
     sha256,
     write_manifest,
     write_sealed,
@@ -176,7 +177,7 @@ class Bank:
     def forget_unfinished(self) -> None:
         """Remove what finished experts went on from."""
         for expert in self.experts:
-            (self.folder / _unfinished(expert)).unlink(missing_ok=True)
+            remove(self.folder / _unfinished(expert))
 
     def check(self, towers: Mapping[str, Any], dataset: str) -> None:
         """Refuse a bank that was made for other towers or another dataset."""

@@ -12,6 +12,7 @@ from pairstill.bank import Bank
 from pairstill.distilled import DistilledSet, load
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
+from pairstill.files import alone_in
 from pairstill.init import check_count
 from pairstill.methods import Context, method_named
 from pairstill.metrics import Recall
@@ -73,7 +74,7 @@ def distill(
     }
     if (out / "distilled.json").exists() and not (out / "run" / "run.json").exists():
         raise PairstillError(f"{out} already holds a distilled set that was not made here. Choose another --out.")
-    with together(encoded.device), own_folder(out) as folder:
+    with together(encoded.device), own_folder(out) as folder, alone_in(folder / "run"):
         run = Run(folder / "run", config, resume)
         if (out / "distilled.json").exists():
             return load(out)

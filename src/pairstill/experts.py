@@ -16,6 +16,7 @@ from torch import Tensor
 from pairstill.bank import Bank, parameters_of
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
+from pairstill.files import alone_in
 from pairstill.launch import Here, Launcher, Processes, Task
 from pairstill.prepared import Prepared
 from pairstill.progress import progress
@@ -45,16 +46,17 @@ def train_experts(
         raise PairstillError(f"--count must be at least 1, not {count}.")
     encoded = _opened(data, device)
     _refuse_other(encoded, folder)
-    run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
-    bank = _open_or_create(encoded, folder, recipe, seed)
-    bank.forget_unfinished()  # left by a run that was killed between its last two writes
-    missing = [expert for expert in range(count) if expert not in bank.experts]
-    if missing:
-        encoded.split("train")  # what experts read is computed once, not in every worker
-        _train_all(data, bank, missing, recipe, seed, device, run, launcher)
-    if len(bank.experts) > 1:
-        _ = bank.gram  # computed once here, read by every distillation
-    return bank
+    with alone_in(folder / "run"):
+        run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
+        bank = _open_or_create(encoded, folder, recipe, seed)
+        bank.forget_unfinished()  # left by a run that was killed between its last two writes
+        missing = [expert for expert in range(count) if expert not in bank.experts]
+        if missing:
+            encoded.split("train")  # what experts read is computed once, not in every worker
+            _train_all(data, bank, missing, recipe, seed, device, run, launcher)
+        if len(bank.experts) > 1:
+            _ = bank.gram  # computed once here, read by every distillation
+        return bank
 
 
 def _opened(data: Prepared, device: str) -> Encoded:

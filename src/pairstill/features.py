@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pairstill.augment import crop_and_flip, mirrored, warp
 from pairstill.errors import PairstillError
-from pairstill.files import digest_of, locked, read_manifest, sha256, write_manifest
+from pairstill.files import digest_of, locked, read_manifest, remove, sha256, write_manifest
 from pairstill.pairs import PairDataset
 from pairstill.pictures import load_pixels
 from pairstill.progress import progress
@@ -163,7 +163,7 @@ def _make(
         _fill(partial, note, shape, dtype, compute, label)
         partial.replace(path)
         write_manifest(record, {"sha256": sha256(path), "shape": shape, "what": label})
-        note.unlink(missing_ok=True)
+        remove(note)
     except OSError as error:
         raise PairstillError(
             f"could not write {path}: {error.strerror or error}. Free some space and run again."
@@ -209,5 +209,5 @@ def _so_far(partial: Path, note: Path, shape: tuple[int, ...], dtype: str) -> tu
             checksum = zlib.crc32(np.ascontiguousarray(rows[begin : begin + ROWS_AT_ONCE]).data, checksum)
         if (len(rows), checksum) == (state["rows"], state["checksum"]):
             return len(rows), checksum
-    note.unlink(missing_ok=True)  # it may speak of a file that already has its final name
+    remove(note)  # it may speak of a file that already has its final name
     return 0, 0

@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import IO, Any
 
 import torch
 
 from pairstill.errors import PairstillError
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows: nobody is kept out, and nothing is taken for left by others
+    fcntl = None
+
+SECONDS_TO_LEAVE = 3.0
+"""How long a new run waits for the last processes of one that was just killed."""
 
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it is flushed to disk and renamed over `path`.
 
-    Whatever goes wrong inside, `path` stays as it was and the temporary file is removed.
+    Whatever goes wrong inside, `path` stays as it was and the temporary file is removed. What a writer that was killed
+    left of the same file is removed too.
     """
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".tmp")
-        os.close(handle)
-        temporary = Path(name)
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        _remove_left(path)
+        with _claimed(path) as temporary:
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
         raise PairstillError(
@@ -46,23 +58,79 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def _claimed(path: Path) -> Iterator[Path]:
+    """A new temporary file beside `path`, locked while it is written: no other writer takes it for a left one."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path), suffix=".tmp")
+        if fcntl is None:
+            os.close(handle)
+            yield Path(name)
+            return
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if Path(name).exists():  # else another writer removed it before it was locked
+                yield Path(name)
+                return
+        finally:
+            os.close(handle)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:40]}."
+
+
+def _remove_left(path: Path) -> None:
+    """Remove temporary files of `path` that nobody writes any more."""
+    for left in path.parent.glob(f"{glob.escape(_prefix(path))}*.tmp"):
+        with contextlib.suppress(OSError), left.open("rb") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+
+
+def remove(path: Path) -> None:
+    """Remove a file that `atomic` wrote, if it is there, and what killed writers left of it."""
+    path.unlink(missing_ok=True)
+    _remove_left(path)
+
+
+@contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file `path`, so that processes that do the same work wait for one another.
 
     The system lets go of it when the process ends, however it ends. Where there are no such locks, nobody waits. The
     empty file stays: to remove it would let two others in, one with the old file and one with a new one.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        opened = path.open("a")
-    except OSError as error:
-        raise PairstillError(f"could not write {path}: {error.strerror or error}. Choose another folder.") from error
-    with opened as file:
-        with contextlib.suppress(ImportError):
-            import fcntl
-
+    with _opened(path) as file:
+        if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold `folder` for one run; a second one, in this or another process, is refused."""
+    with _opened(folder / "busy.lock") as file:
+        end = time.monotonic() + SECONDS_TO_LEAVE
+        while fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise PairstillError(
+                        f"another run is at work in {folder}. Wait for it, or choose another --out."
+                    ) from None
+                time.sleep(0.1)
+        yield
+
+
+def _opened(path: Path) -> IO[str]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a")
+    except OSError as error:
+        raise PairstillError(f"could not write {path}: {error.strerror or error}. Choose another folder.") from error
 
 
 def _sync_folder(folder: Path) -> None:

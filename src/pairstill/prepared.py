@@ -13,7 +13,7 @@ import torch
 from pairstill.check import check
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
-from pairstill.files import read_manifest, read_tensors, sha256, write_manifest, write_tensors, write_text
+from pairstill.files import alone_in, read_manifest, read_tensors, sha256, write_manifest, write_tensors, write_text
 from pairstill.pairs import ChosenImages, PairDataset
 from pairstill.progress import progress
 from pairstill.sources import SOURCES, SourceSpec, open_source
@@ -42,11 +42,15 @@ def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) ->
     A folder that already holds the same dataset is used as it is, with the new towers.
     """
     absolute = dataclasses.replace(spec, source=_absolute(spec.source), images=spec.images and _absolute(spec.images))
-    if (folder / "prepared.json").exists():
-        return _again(absolute, folder, towers)
+    with alone_in(folder):
+        done = (folder / "prepared.json").exists()
+        return _again(absolute, folder, towers) if done else _first_time(absolute, folder, towers, workers)
+
+
+def _first_time(spec: SourceSpec, folder: Path, towers: Towers, workers: int) -> tuple[Prepared, list[str]]:
     load_image_encoder(towers.image, towers.image_output)  # what can't be had is said before anything long
     load_text_encoder(towers.text, towers.text_pooling)
-    opened = open_source(absolute, folder / "source")
+    opened = open_source(spec, folder / "source")
     with progress("checking pictures", len(opened.images)) as advance:
         seen = 0
 
@@ -55,7 +59,7 @@ def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) ->
             advance(done - seen)
             seen = done
 
-        dataset, findings = check(opened, workers, absolute.on_bad, report)
+        dataset, findings = check(opened, workers, spec.on_bad, report)
     dropped = len(dataset.images) != len(opened.images)
     _write_pairs(folder, dataset, dropped)
     write_manifest(
@@ -64,7 +68,7 @@ def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) ->
             "format": FORMAT,
             "name": dataset.name,
             "license": dataset.license,
-            "source": absolute.to_dict(),
+            "source": spec.to_dict(),
             "signature": opened.images.signature(),
             "fingerprint": dataset.fingerprint,
             "sha256": {name: sha256(folder / name) for name in PAIRS},

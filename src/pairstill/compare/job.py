@@ -16,7 +16,7 @@ from pairstill.distillation import distill
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import Encoded
 from pairstill.evaluation import Row, evaluate, evaluate_full, with_nearest_captions
-from pairstill.files import digest_of, locked, write_manifest
+from pairstill.files import digest_of, locked, remove, write_manifest
 from pairstill.methods import METHODS
 from pairstill.prepared import open_prepared
 from pairstill.protocols import protocol_named
@@ -89,7 +89,7 @@ def run_job(job: Job) -> None:
     """Do a job and leave its result in a file."""
     device_named(job.device)  # on a GPU, what makes it repeat
     write_manifest(job.result, _do(job))
-    job.failure.unlink(missing_ok=True)
+    remove(job.failure)
 
 
 def _do(job: Job) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pairstill.compare.job import Job, bytes_of, run_job
 from pairstill.compare.study import Study, settings_of
 from pairstill.compare.tables import write_tables
 from pairstill.errors import PairstillError
-from pairstill.files import digest_of, read_json, read_manifest, write_json
+from pairstill.files import digest_of, locked, read_json, read_manifest, remove, write_json
 from pairstill.launch import Launcher, Processes, Task
 from pairstill.methods import METHODS
 from pairstill.prepared import Prepared, open_prepared
@@ -62,7 +62,7 @@ def _is_done(job: Job) -> bool:
         return False
     if isinstance(trouble := _attempt(read_manifest, job.result), PairstillError):
         console.print(f"[yellow]note:[/] {escape(str(trouble))} The row is run again.", soft_wrap=True)
-        job.result.unlink()
+        remove(job.result)
         return False
     return True
 
@@ -75,7 +75,8 @@ def _data(study: Study, out: Path, data: str | Path | None, device: api.Device) 
     towers = Towers.from_dict(study.towers)
     if (Path(place) / "prepared.json").exists():
         return replace(open_prepared(place), towers=towers)
-    return api.prepare(place, out / "data", towers, workers=2, device=device)
+    with locked(out / "data.lock"):
+        return api.prepare(place, out / "data", towers, workers=2, device=device)
 
 
 def _plan(study: Study, out: Path, data: Prepared, launcher: Launcher, device: api.Device) -> list[Job]:
@@ -118,7 +119,8 @@ def _bank(
 ) -> Path:
     """The bank that all methods share."""
     folder = out / "banks" / digest_of([made_of, asdict(study.expert), study.seed])
-    api.train_experts(data, folder, experts, study.expert, study.seed, device, launcher)
+    with locked(folder.with_name(f"{folder.name}.lock")):  # another comparison in `out` may want the same
+        api.train_experts(data, folder, experts, study.expert, study.seed, device, launcher)
     return folder
 
 
@@ -134,7 +136,7 @@ def _run_all(missing: Sequence[Job], todo: Sequence[Job], study: Study, out: Pat
     def start(task: Task) -> None:
         (job,) = task.arguments
         started.add(job.key())
-        job.failure.unlink(missing_ok=True)
+        remove(job.failure)
         console.print(f"[bold]{len(started)}/{len(jobs)}[/] {escape(task.name)}", soft_wrap=True)
 
     for outcome in launcher.run([Task(_name(job), run_job, (job,)) for job in jobs], start):

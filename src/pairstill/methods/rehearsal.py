@@ -78,7 +78,7 @@ class Settings:
     student_decay: float = 5e-4
     student_batch: int = 128
     real_batch: int = 2048
-    views: int = 3
+    views: int = 1
     at_once: int = 128
     image_lr: float = 0.01
     text_lr: float = 0.03
