@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pairstill import api
+from pairstill import api, extraction, features
 from pairstill.errors import PairstillError
 from pairstill.launch import Here, OnRay, Processes, Task, launcher_named
 from tests.conftest import TINY_RECIPE
@@ -144,3 +144,41 @@ def test_the_command_says_what_it_needs():
         launcher_named("local", 0)
     with pytest.raises(PairstillError, match="add --launcher ray"):
         launcher_named("local", 2, "auto")
+
+
+def test_features_are_the_same_wherever_they_are_computed(launcher, heads_data, tmp_path, monkeypatch):
+    """Parts of 64 rows: what is encoded at once, for pictures; captions all fit in one such block."""
+    monkeypatch.setattr(extraction, "ROWS", 64)
+    copy = replace(heads_data, folder=tmp_path)
+    extraction.extract(copy, heads_data.towers, 0, "cpu", launcher)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "features").glob("*.npy")}
+    known = {path.name: path.read_bytes() for path in (heads_data.folder / "features").glob("*.npy")}
+    assert {name.split("-")[0] for name in made} == {"images", "texts"}
+    assert {name: known[name] == content for name, content in made.items()} == dict.fromkeys(made, True)
+
+
+def test_parts_of_features_that_were_made_before_are_kept(heads_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(extraction, "ROWS", 64)
+    copy = replace(heads_data, folder=tmp_path)
+    whole = extraction._extraction("images", copy, heads_data.towers, 0, "cpu")
+    whole.part(0, 64).matrix()
+    before = (tmp_path / "features" / f"{whole.path.stem}-rows-0-64.npy").stat().st_mtime_ns
+    seen = []
+    forget = features.Extraction.forget
+    monkeypatch.setattr(
+        features.Extraction, "forget", lambda part: (seen.append(part.path.stat().st_mtime_ns), forget(part))
+    )
+    extraction.extract(copy, heads_data.towers, 0, "cpu", Processes(2))
+    assert before in seen
+
+
+def test_students_score_the_same_wherever_they_train(launcher, heads_data, tmp_path):
+    made = api.distill(heads_data, tmp_path / "set", "random", 8)
+    rows = [
+        api.evaluate(what, heads_data, seeds=2, student=TINY_RECIPE, launcher=where)
+        for what in (made, "full")
+        for where in (Here(), launcher)
+    ]
+    plain = [replace(row, seconds=0.0) for row in rows]
+    assert plain[0] == plain[1]
+    assert plain[2] == plain[3]

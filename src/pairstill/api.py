@@ -17,6 +17,7 @@ from pairstill.errors import PairstillError, unknown
 from pairstill.evaluation import Row, distilled_pairs, evaluate_full
 from pairstill.evaluation import evaluate as score
 from pairstill.experts import train_experts as train_into_bank
+from pairstill.extraction import extract
 from pairstill.launch import Here, Launcher
 from pairstill.prepared import Prepared, open_prepared
 from pairstill.prepared import prepare as prepare_folder
@@ -25,7 +26,7 @@ from pairstill.protocols import protocol_named
 from pairstill.sources import SourceSpec
 from pairstill.student import Student
 from pairstill.students import learnt_recipe, model_recall
-from pairstill.towers import Towers, load_text_encoder
+from pairstill.towers import Passes, Towers, load_text_encoder
 from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe, train
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -38,23 +39,17 @@ def prepare(
     towers: Towers = Towers(),  # noqa: B008 (a frozen value)
     workers: int = 0,
     device: Device = "auto",
+    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
     **options: Any,
 ) -> Prepared:
     """Check a dataset and cache its features in `out`. `options` are those of `pairstill.sources.SourceSpec`.
 
     With `workers`, pictures are decoded in that many processes; a script then needs the usual
-    `if __name__ == "__main__":`.
+    `if __name__ == "__main__":`. With `launcher`, features are computed in several processes or on a cluster.
     """
     prepared, _ = prepare_folder(SourceSpec(source, **options), Path(out), towers, workers)
-    cache_features(prepared.encoded(workers=workers, device=device_named(device)))
+    extract(prepared, towers, workers, device_named(device), launcher)
     return prepared
-
-
-def cache_features(encoded: Encoded) -> None:
-    """Compute whatever later stages read, so that they start at once."""
-    _ = encoded.image_features
-    if encoded.towers.train == "full":
-        encoded.split("train")
 
 
 def train_experts(
@@ -94,10 +89,11 @@ def distill(
     resume: bool = False,
     device: Device = "auto",
     student: Recipe = STUDENT_RECIPE,
+    passes: Passes = Passes(),  # noqa: B008 (a frozen value)
 ) -> DistilledSet:
-    """Distil prepared data into `pairs` pairs, saved in `out`."""
+    """Distil prepared data into `pairs` pairs, saved in `out`; `passes` trade time and rounding for memory."""
     opened = Bank.open(Path(bank)) if isinstance(bank, (str, Path)) else bank
-    encoded = _encoded(data, None, device)
+    encoded = _encoded(data, None, device, passes)
     return distillation.distill(
         encoded, Path(out), method, pairs, protocol_named(protocol), opened, settings, seed, resume, student
     )
@@ -113,6 +109,7 @@ def evaluate(
     seed: int = 0,
     device: Device = "auto",
     student: Recipe = STUDENT_RECIPE,
+    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
 ) -> Row:
     """Train fresh students on a distilled set and score them; "full" trains them on all real pairs
     instead, as experts are trained.
@@ -121,9 +118,9 @@ def evaluate(
     """
     preset = protocol_named(protocol)
     if distilled == "full":
-        return evaluate_full(_encoded(data, towers, device), preset, seeds, split, seed=seed)
+        return evaluate_full(_encoded(data, towers, device), preset, seeds, split, seed=seed, launcher=launcher)
     pairs = distilled if isinstance(distilled, DistilledSet) else load(Path(str(distilled)))
-    row = score(_encoded(data, towers, device), pairs, preset, seeds, split, student, seed)
+    row = score(_encoded(data, towers, device), pairs, preset, seeds, split, student, seed, launcher)
     if not isinstance(distilled, DistilledSet):
         _write_down(Path(str(distilled)), row)
     return row
@@ -170,10 +167,15 @@ def train_student(
     return kept
 
 
-def _encoded(data: str | Path | Prepared, changes: Mapping[str, Any] | None, device: Device) -> Encoded:
+def _encoded(
+    data: str | Path | Prepared,
+    changes: Mapping[str, Any] | None,
+    device: Device,
+    passes: Passes = Passes(),  # noqa: B008 (a frozen value)
+) -> Encoded:
     prepared = data if isinstance(data, Prepared) else open_prepared(data)
     towers = Towers.from_dict({**prepared.towers.to_dict(), **(changes or {})})
-    return prepared.encoded(towers, device=device_named(device))
+    return prepared.encoded(towers, device=device_named(device), passes=passes)
 
 
 def device_named(wanted: Device) -> str:

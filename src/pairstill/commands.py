@@ -10,10 +10,12 @@ from rich.console import Console
 
 from pairstill import api
 from pairstill.errors import PairstillError, unknown
+from pairstill.extraction import extract
 from pairstill.launch import Where, launcher_named
 from pairstill.prepared import prepare as prepare_folder
 from pairstill.sources import SourceSpec
-from pairstill.towers import Towers
+from pairstill.towers import Passes, Towers
+from pairstill.towers.blocks import Precision
 from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
 DEFAULT_TOWERS = Towers()
@@ -36,6 +38,9 @@ def prepare(
     on_bad: Literal["error", "skip"] = "error",
     seed: int = 0,
     workers: int = 2,
+    launcher: Where = "local",
+    jobs: int = 1,
+    address: str | None = None,
     device: api.Device = "auto",
 ) -> None:
     """Check a dataset, split it, and cache its features, so that later commands start at once.
@@ -56,6 +61,9 @@ def prepare(
         on_bad: Stop at unreadable pictures and empty captions, or leave them out and count them.
         seed: For splits that are drawn here.
         workers: Processes that decode pictures.
+        launcher: Where features are computed: on this machine, or on a Ray cluster (pip install 'pairstill[ray]').
+        jobs: Parts of the features at a time, each in a process of its own.
+        address: Of the Ray cluster, such as auto or ray://head:10001; a new one is started here without.
         device: Where features are computed.
     """
     folder = _needed(out, "--out", "the folder to make")
@@ -66,7 +74,7 @@ def prepare(
     prepared, found = prepare_folder(spec, folder, towers, workers)
     for line in found:
         out_console.print(line, markup=False)
-    api.cache_features(prepared.encoded(workers=workers, device=api.device_named(device)))
+    extract(prepared, towers, workers, api.device_named(device), launcher_named(launcher, jobs, address))
     out_console.print(f"\n{folder}: ready, fingerprint {prepared.dataset.fingerprint}, {towers.describe()}")
 
 
@@ -116,6 +124,8 @@ def distill(
     protocol: str = "clean",
     seed: int = 0,
     resume: bool = False,
+    micro_batch: int | None = None,
+    precision: Precision = "float32",
     device: api.Device = "auto",
     student: Recipe = STUDENT_RECIPE,
     settings: Any = None,
@@ -131,12 +141,16 @@ def distill(
         protocol: How the iteration is chosen; `pairstill ls protocols` lists them.
         seed: The same seed gives the same bytes.
         resume: Continue a run that was stopped.
+        micro_batch: Pictures through the network at a time: the same result in less memory and more time. As many as
+            take about 5 GiB when left out.
+        precision: mixed computes in bfloat16 what bears it: faster on a GPU, not on a CPU.
         device: Where to compute.
         student: How students are trained when an iteration is chosen by their recall.
         settings: The method's own settings.
     """
     folder = _needed(out, "--out", "the folder of the distilled set")
-    made = api.distill(data, folder, method, pairs, bank, protocol, settings, seed, resume, device, student)
+    passes = Passes(micro_batch, precision)
+    made = api.distill(data, folder, method, pairs, bank, protocol, settings, seed, resume, device, student, passes)
     out_console.print(f"{folder}: {len(made)} pairs by {method}. Score it: pairstill evaluate {folder} --data {data}")
 
 
@@ -149,6 +163,9 @@ def evaluate(
     split: str = "test",
     seed: int = 0,
     json: bool = False,
+    launcher: Where = "local",
+    jobs: int = 1,
+    address: str | None = None,
     device: api.Device = "auto",
     student: Recipe = STUDENT_RECIPE,
 ) -> None:
@@ -163,11 +180,15 @@ def evaluate(
         split: Where recall is taken.
         seed: Of the students.
         json: Print a JSON list of rows instead of a table.
+        launcher: Where students train: on this machine, or on a Ray cluster (pip install 'pairstill[ray]').
+        jobs: Students at a time, each in a process of its own.
+        address: Of the Ray cluster, such as auto or ray://head:10001; a new one is started here without.
         device: Where to train.
         student: How a student is trained; a backbone with batch norms (towers full) wants a smaller --student.lr.
     """
     folder = _needed(data, "--data", "the prepared dataset")
-    row = api.evaluate(distilled, folder, protocol, seeds, towers, split, seed, device, student)
+    launched = launcher_named(launcher, jobs, address)
+    row = api.evaluate(distilled, folder, protocol, seeds, towers, split, seed, device, student, launched)
     if json:
         print(json_module.dumps([row.to_dict()], indent=2))
         return

@@ -71,6 +71,7 @@ def distill(
         "towers": encoded.identity(),
         "dataset": encoded.dataset.fingerprint,
         "bank": bank.fingerprint() if bank and chosen.needs_bank else None,
+        **({"precision": "mixed"} if encoded.passes.precision == "mixed" else {}),
     }
     if (out / "distilled.json").exists() and not (out / "run" / "run.json").exists():
         raise PairstillError(f"{out} already holds a distilled set that was not made here. Choose another --out.")

@@ -19,11 +19,11 @@ from pairstill.parallel import shared
 from pairstill.pictures import load_pixels
 from pairstill.towers import (
     ImageEncoder,
+    Passes,
     Towers,
     TwoTower,
     build_model,
     fold,
-    in_blocks,
     load_image_encoder,
     load_text_encoder,
 )
@@ -49,37 +49,43 @@ class Encoded:
     """
 
     def __init__(
-        self, dataset: PairDataset, towers: Towers, cache: Path, workers: int = 0, device: str = "cpu"
+        self,
+        dataset: PairDataset,
+        towers: Towers,
+        cache: Path,
+        workers: int = 0,
+        device: str = "cpu",
+        passes: Passes = Passes(),  # noqa: B008 (a frozen value)
     ) -> None:
-        self.dataset, self.towers, self.cache, self.workers, self.device = (
-            dataset,
-            towers,
-            cache,
-            workers,
-            device,
-        )
+        self.dataset, self.towers, self.cache = dataset, towers, cache
+        self.workers, self.device, self.passes = workers, device, passes
         self.image_encoder: ImageEncoder = load_image_encoder(towers.image, towers.image_output)
         text_encoder = load_text_encoder(towers.text, towers.text_pooling).to(device)
         self.text_width = text_encoder.width
         self.encoders = {"image": self.image_encoder.fingerprint, "text": text_encoder.fingerprint}
-        self.texts = torch.from_numpy(np.array(text_features(cache, dataset, text_encoder)))
+        self.texts = torch.from_numpy(np.array(text_features(cache, dataset, text_encoder).matrix()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens the dataset itself: what is cached lies on disk."""
+        return Encoded, (self.dataset, self.towers, self.cache, self.workers, self.device, self.passes)
 
     @cached_property
     def image_features(self) -> Tensor:
         """Features of every picture from the pretrained image encoder [I, d]."""
         size = self.towers.image_size
-        matrix = image_features(self.cache, self.dataset, self.image_encoder, size, self.workers, self.device)
-        return torch.from_numpy(np.array(matrix))
+        wanted = image_features(self.cache, self.dataset, self.image_encoder, size, self.workers, self.device)
+        return torch.from_numpy(np.array(wanted.matrix()))
 
     def views(self, split: EncodedSplit, count: int) -> Matrix:
         """Features of `count` views of each of a split's pictures [I, count, d], memory-mapped."""
         size, rows = self.towers.image_size, split.images.numpy()
-        return view_features(self.cache, self.dataset, self.image_encoder, size, rows, count, self.workers, self.device)
+        encoder, workers = self.image_encoder, self.workers
+        return view_features(self.cache, self.dataset, encoder, size, rows, count, workers, self.device).matrix()
 
     @cached_property
     def _pixels(self) -> Pixels:
         size = self.towers.image_size
-        matrix = pixel_bytes(self.cache, self.dataset, size, self.workers)
+        matrix = pixel_bytes(self.cache, self.dataset, size, self.workers).matrix()
         return Pixels(matrix, self.image_encoder.normalise)
 
     def split(self, name: str, augment: bool = False) -> EncodedSplit:
@@ -125,7 +131,7 @@ class Encoded:
 
     def through_backbone(self, pixels: Tensor) -> Tensor:
         """Pixels [N, 3, S, S] to features [N, d] of the pretrained encoder, with gradients to the pixels."""
-        return shared(partial(in_blocks, self.backbone), pixels)
+        return shared(partial(self.passes, self.backbone), pixels)
 
     def to_inputs(self, images: Tensor) -> Tensor:
         """Pixels [N, 3, S, S] to what the image tower reads, without gradients."""

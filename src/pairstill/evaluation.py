@@ -15,6 +15,7 @@ from pairstill.augment import dsa
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
+from pairstill.launch import Here, Launcher, Task, in_turn
 from pairstill.metrics import Recall
 from pairstill.progress import console, progress
 from pairstill.protocols import Protocol
@@ -58,6 +59,7 @@ def evaluate(
     split: str = "test",
     recipe: Recipe = STUDENT_RECIPE,
     seed: int = 0,
+    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
 ) -> Row:
     """Train `seeds` students on a distilled set and score them on `split`; step sizes that it learnt come first."""
     protocol.check(encoded.towers)
@@ -68,7 +70,7 @@ def evaluate(
         console.print(f"[yellow]note:[/] the set's own step sizes are used ({sizes}), not those of --student")
     recipe = learnt_recipe(recipe, learnt)
     method = str(distilled.info.get("method", "unknown"))
-    return _score(encoded, pairs, protocol, recipe, seeds, split, seed, method, len(distilled))
+    return _score(encoded, pairs, protocol, recipe, seeds, split, seed, method, len(distilled), launcher)
 
 
 def distilled_pairs(
@@ -87,16 +89,17 @@ def evaluate_full(
     split: str = "test",
     recipe: Recipe = EXPERT_RECIPE,
     seed: int = 0,
+    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
 ) -> Row:
     """The ceiling: models trained on all real pairs with the experts' recipe."""
     protocol.check(encoded.towers)
-    train = encoded.split("train", augment=True)
-    return _score(encoded, train.pairs, protocol, recipe, seeds, split, seed, "full", len(train.pairs.links))
+    links = encoded.dataset.split("train").links
+    return _score(encoded, None, protocol, recipe, seeds, split, seed, "full", len(links), launcher)
 
 
 def _score(
     encoded: Encoded,
-    pairs: TrainingPairs,
+    pairs: TrainingPairs | None,
     protocol: Protocol,
     recipe: Recipe,
     seeds: int,
@@ -104,21 +107,36 @@ def _score(
     seed: int,
     method: str,
     count: int,
+    launcher: Launcher,
 ) -> Row:
+    """A row of students of `pairs`, or of all real ones."""
     if seeds < 1:
         raise PairstillError(f"--seeds must be at least 1, not {seeds}.")
     start = time.monotonic()
-    real = encoded.split(split)
     evaluations = 11 if protocol.student == "best-of-11" else 1
-    trials = []
+    student_seeds = [derive(seed, "student", number) for number in range(seeds)]
+    tasks = [
+        Task(f"student {number}", _trial, (encoded, pairs, split, student_seed, recipe, evaluations))
+        for number, student_seed in enumerate(student_seeds, 1)
+    ]
+    scores: dict[str, Recall] = {}
     with progress(f"students on {method}", seeds) as advance:
-        for number in range(seeds):
-            student_seed = derive(seed, "student", number)
-            trials.append(train_student(encoded, pairs, real, student_seed, recipe, evaluations))
-            advance(1, note=f"mean recall {reported(trials[-1], protocol).mean:.1f}")
-    scores = [reported(trial, protocol) for trial in trials]
+        for outcome in in_turn(launcher).run(tasks):
+            if outcome.error:
+                raise PairstillError(f"{outcome.task.name}: {outcome.error}")
+            scores[outcome.task.name] = reported(outcome.value, protocol)
+            advance(1, note=f"mean recall {scores[outcome.task.name].mean:.1f}")
     seconds = time.monotonic() - start
-    return _row(method, count, encoded.towers.describe(), protocol.name, scores, seconds, split)
+    in_order = [scores[task.name] for task in tasks]
+    return _row(method, count, encoded.towers.describe(), protocol.name, in_order, seconds, split)
+
+
+def _trial(
+    encoded: Encoded, pairs: TrainingPairs | None, split: str, seed: int, recipe: Recipe, evaluations: int
+) -> Trial:
+    """One student, wherever it is trained."""
+    pairs = encoded.split("train", augment=True).pairs if pairs is None else pairs
+    return train_student(encoded, pairs, encoded.split(split), seed, recipe, evaluations)
 
 
 def reported(trial: Trial, protocol: Protocol) -> Recall:

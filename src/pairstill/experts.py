@@ -17,7 +17,7 @@ from pairstill.bank import Bank, parameters_of
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
 from pairstill.files import alone_in
-from pairstill.launch import Here, Launcher, Processes, Task
+from pairstill.launch import Here, Launcher, Task, in_turn
 from pairstill.prepared import Prepared
 from pairstill.progress import progress
 from pairstill.run import Run
@@ -108,11 +108,9 @@ def _train_all(
     run: Run,
     launcher: Launcher,
 ) -> None:
-    if launcher == Processes(at_once=1):
-        launcher = Here()  # one at a time needs no other process, and reads the data once
     tasks = [Task(f"expert {n + 1}", _train_one, (data, bank.folder, n, recipe, seed, device)) for n in missing]
     with _epochs_counted(bank, missing, recipe):
-        for outcome in launcher.run(tasks):
+        for outcome in in_turn(launcher).run(tasks):
             if outcome.error:
                 raise PairstillError(f"{outcome.task.name}: {outcome.error} Finished experts and epochs are kept.")
             bank.complete(outcome.value["expert"], recipe.epochs)

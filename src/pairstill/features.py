@@ -49,6 +49,49 @@ class Pixels:
         return self.normalise(chosen).contiguous(memory_format=torch.channels_last)
 
 
+@dataclass(frozen=True)
+class Extraction:
+    """A matrix that is computed once and kept.
+
+    Attributes:
+        path: Where it is kept; its name has a digest of all that it depends on.
+        shape: Of all of it.
+        dtype: Of its numbers.
+        compute: `compute(begin, end)` yields these rows, block by block.
+        label: What it is, for a person.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+    compute: Callable[[int, int], Iterator[Matrix]]
+    label: str
+
+    def matrix(self) -> Matrix:
+        """The matrix, memory-mapped; computed if it is not there yet."""
+        return cached_matrix(
+            self.path, self.shape, self.dtype, lambda start: self.compute(start, self.shape[0]), self.label
+        )
+
+    def is_there(self) -> bool:
+        """Whether it was computed before, and is still what was written."""
+        return _is_whole(self.path)
+
+    def part(self, begin: int, end: int) -> Extraction:
+        """Some rows, in a file of their own."""
+
+        def compute(first: int, last: int) -> Iterator[Matrix]:
+            yield from self.compute(begin + first, begin + last)
+
+        path = self.path.with_name(f"{self.path.stem}-rows-{begin}-{end}.npy")
+        return Extraction(path, (end - begin, *self.shape[1:]), self.dtype, compute, f"{self.label}, rows {begin} on")
+
+    def forget(self) -> None:
+        """Remove its file, and what belongs to it."""
+        for suffix in (".npy", ".json", ".lock"):
+            self.path.with_suffix(suffix).unlink(missing_ok=True)
+
+
 def image_features(
     folder: Path,
     dataset: PairDataset,
@@ -56,20 +99,19 @@ def image_features(
     size: int,
     workers: int = 0,
     device: str = "cpu",
-) -> Matrix:
+) -> Extraction:
     """Features of every picture [I, d], computed once for this content, encoder and size."""
     key = digest_of(["image features", dataset.fingerprint, encoder.fingerprint, size])
 
-    def compute(start: int) -> Iterator[NDArray[np.float32]]:
-        network = fold(encoder, size).to(device)
-        rows = np.arange(start, len(dataset.images))
+    def compute(begin: int, end: int) -> Iterator[NDArray[np.float32]]:
+        network, rows = fold(encoder, size).to(device), np.arange(begin, end)
         with torch.inference_mode():
             for batch in load_pixels(dataset.images, rows, size, workers=workers, batch=IMAGES_AT_ONCE):
                 pixels = encoder.normalise(torch.from_numpy(batch)).to(device, memory_format=torch.channels_last)
                 yield network(pixels).float().cpu().numpy()
 
     shape = (len(dataset.images), encoder.width)
-    return cached_matrix(folder / f"images-{key}.npy", shape, "float32", compute, f"image features, {size} px")
+    return Extraction(folder / f"images-{key}.npy", shape, "float32", compute, f"image features, {size} px")
 
 
 def view_features(
@@ -81,47 +123,46 @@ def view_features(
     views: int,
     workers: int = 0,
     device: str = "cpu",
-) -> Matrix:
+) -> Extraction:
     """Features of `views` views of some pictures [n, views, d]: each mirrored, then random crops of it."""
     key = digest_of(["views", dataset.fingerprint, encoder.fingerprint, size, views, digest_of(rows.tolist())])
     maps = [mirrored(len(rows)), *(crop_and_flip(len(rows), generator(0, "view", n)) for n in range(1, views))]
 
-    def compute(start: int) -> Iterator[NDArray[np.float32]]:
-        network = fold(encoder, size).to(device)
-        done = start
+    def compute(begin: int, end: int) -> Iterator[NDArray[np.float32]]:
+        network, done = fold(encoder, size).to(device), begin
         with torch.inference_mode():
-            for batch in load_pixels(dataset.images, rows[start:], size, workers=workers, batch=IMAGES_AT_ONCE):
+            for batch in load_pixels(dataset.images, rows[begin:end], size, workers=workers, batch=IMAGES_AT_ONCE):
                 pixels = encoder.normalise(torch.from_numpy(batch)).to(device)
                 part = slice(done, done := done + len(batch))
                 seen = (warp(pixels, view[part]).contiguous(memory_format=torch.channels_last) for view in maps)
                 yield torch.stack([network(view).float().cpu() for view in seen], dim=1).numpy()
 
     shape, label = (len(rows), views, encoder.width), f"views of the pictures, {size} px"
-    return cached_matrix(folder / f"views-{key}.npy", shape, "float32", compute, label)
+    return Extraction(folder / f"views-{key}.npy", shape, "float32", compute, label)
 
 
-def text_features(folder: Path, dataset: PairDataset, encoder: TextEncoder) -> Matrix:
+def text_features(folder: Path, dataset: PairDataset, encoder: TextEncoder) -> Extraction:
     """Embeddings of every caption [C, d], computed once for this content and encoder."""
     key = digest_of(["text features", digest_of(list(dataset.captions)), encoder.fingerprint])
 
-    def compute(start: int) -> Iterator[NDArray[np.float32]]:
-        for begin in range(start, len(dataset.captions), CAPTIONS_AT_ONCE):
-            yield encoder.encode(dataset.captions[begin : begin + CAPTIONS_AT_ONCE]).numpy()
+    def compute(begin: int, end: int) -> Iterator[NDArray[np.float32]]:
+        for first in range(begin, end, CAPTIONS_AT_ONCE):
+            yield encoder.encode(dataset.captions[first : min(first + CAPTIONS_AT_ONCE, end)]).numpy()
 
     shape = (len(dataset.captions), encoder.width)
-    return cached_matrix(folder / f"texts-{key}.npy", shape, "float32", compute, "text features")
+    return Extraction(folder / f"texts-{key}.npy", shape, "float32", compute, "text features")
 
 
-def pixel_bytes(folder: Path, dataset: PairDataset, size: int, workers: int = 0) -> Matrix:
+def pixel_bytes(folder: Path, dataset: PairDataset, size: int, workers: int = 0) -> Extraction:
     """Every picture decoded, resized and cropped, as bytes [I, 3, S, S]: what towers in `full` train on."""
     key = digest_of(["pixels", dataset.fingerprint, size])
 
-    def compute(start: int) -> Iterator[NDArray[np.uint8]]:
-        rows = np.arange(start, len(dataset.images))
+    def compute(begin: int, end: int) -> Iterator[NDArray[np.uint8]]:
+        rows = np.arange(begin, end)
         yield from load_pixels(dataset.images, rows, size, workers=workers, batch=IMAGES_AT_ONCE)
 
     shape = (len(dataset.images), 3, size, size)
-    return cached_matrix(folder / f"pixels-{key}.npy", shape, "uint8", compute, f"pictures, {size} px")
+    return Extraction(folder / f"pixels-{key}.npy", shape, "uint8", compute, f"pictures, {size} px")
 
 
 def cached_matrix(

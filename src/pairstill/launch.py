@@ -83,6 +83,11 @@ class Here:
             yield _attempt(task)
 
 
+def in_turn(launcher: Launcher) -> Launcher:
+    """`Here` for processes one at a time: tasks that need no process of their own then read the data once."""
+    return Here() if launcher == Processes(at_once=1) else launcher
+
+
 @dataclass(frozen=True)
 class Processes:
     """Each task in a process of its own, `at_once` at a time, that share this process's threads."""

@@ -17,7 +17,7 @@ from pairstill.files import alone_in, read_manifest, read_tensors, sha256, write
 from pairstill.pairs import ChosenImages, PairDataset
 from pairstill.progress import progress
 from pairstill.sources import SOURCES, SourceSpec, open_source
-from pairstill.towers import Towers, load_image_encoder, load_text_encoder
+from pairstill.towers import Passes, Towers, load_image_encoder, load_text_encoder
 
 FORMAT = 1
 PAIRS = ("pairs.safetensors", "captions.jsonl")
@@ -31,9 +31,15 @@ class Prepared:
     dataset: PairDataset
     towers: Towers
 
-    def encoded(self, towers: Towers | None = None, workers: int = 0, device: str = "cpu") -> Encoded:
+    def encoded(
+        self,
+        towers: Towers | None = None,
+        workers: int = 0,
+        device: str = "cpu",
+        passes: Passes = Passes(),  # noqa: B008 (a frozen value)
+    ) -> Encoded:
         """The dataset through towers (those it was prepared for, unless others are given)."""
-        return Encoded(self.dataset, towers or self.towers, self.folder / "features", workers, device)
+        return Encoded(self.dataset, towers or self.towers, self.folder / "features", workers, device, passes)
 
 
 def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) -> tuple[Prepared, list[str]]:

@@ -18,11 +18,11 @@ from pairstill.files import read_manifest, read_tensors, sha256, write_manifest,
 from pairstill.pictures import decode, to_square
 from pairstill.towers import (
     ImageEncoder,
+    Passes,
     Towers,
     TwoTower,
     build_model,
     fold,
-    in_blocks,
     load_image_encoder,
     load_text_encoder,
 )
@@ -72,7 +72,7 @@ class Student:
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         """Unit vectors [N, d] of normalised pixels [N, 3, S, S]."""
         ready = pixels.to(self.device).contiguous(memory_format=torch.channels_last)
-        return self.model.encode_image(in_blocks(self._front, ready)).cpu()
+        return self.model.encode_image(Passes()(self._front, ready)).cpu()
 
     @torch.no_grad()
     def encode_texts(self, texts: Sequence[str]) -> Tensor:

@@ -16,6 +16,7 @@ from pairstill.compare.job import Job, bytes_of, run_job
 from pairstill.compare.study import Study, settings_of
 from pairstill.compare.tables import write_tables
 from pairstill.errors import PairstillError
+from pairstill.extraction import extract
 from pairstill.files import digest_of, locked, read_json, read_manifest, remove, write_json
 from pairstill.launch import Launcher, Processes, Task
 from pairstill.methods import METHODS
@@ -82,13 +83,13 @@ def _data(study: Study, out: Path, data: str | Path | None, device: api.Device) 
 def _plan(study: Study, out: Path, data: Prepared, launcher: Launcher, device: api.Device) -> list[Job]:
     """A job for every row, with features and experts at hand; what stands in the way of some rows is their trouble."""
     where: api.Device = "cuda" if api.device_named(device) == "cuda" else "cpu"
-    made_of = _reach(data, study.source(), where)
+    made_of = _reach(data, study.source(), where, launcher)
     reached: dict[Towers, str | PairstillError] = {study.source(): made_of}
     jobs = []
     for entry in study.entries:
         towers = study.towers_of(entry)
         if towers not in reached:
-            reached[towers] = _attempt(_reach, data, towers, where)
+            reached[towers] = _attempt(_reach, data, towers, where, launcher)
         found = reached[towers]
         read_by, trouble = (digest_of(towers.to_dict()), str(found)) if isinstance(found, Exception) else (found, None)
         jobs.append(Job(entry, study, data.folder, made_of, read_by, None, out, where, trouble))
@@ -107,10 +108,10 @@ def _attempt(do: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | Pairs
         return error
 
 
-def _reach(data: Prepared, towers: Towers, device: api.Device) -> str:
+def _reach(data: Prepared, towers: Towers, device: api.Device, launcher: Launcher) -> str:
     """Compute these towers' features, once and not in every row; returns a digest of dataset, towers and encoders."""
-    encoded = data.encoded(towers, workers=2, device=device)
-    api.cache_features(encoded)
+    extract(data, towers, 2, device, launcher)
+    encoded = data.encoded(towers, device=device)
     return digest_of([data.dataset.fingerprint, encoded.identity()])
 
 

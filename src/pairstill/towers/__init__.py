@@ -1,6 +1,6 @@
 """The two towers: image and text encoders, heads, the model that joins them, and its fast frozen form."""
 
-from pairstill.towers.blocks import in_blocks
+from pairstill.towers.blocks import Passes
 from pairstill.towers.fold import FoldedNetwork, fold
 from pairstill.towers.heads import LinearHead, ProjectionHead, build_head
 from pairstill.towers.image import ImageEncoder, freeze_norm_statistics, load_image_encoder
@@ -15,6 +15,7 @@ __all__ = [
     "FoldedNetwork",
     "ImageEncoder",
     "LinearHead",
+    "Passes",
     "ProjectionHead",
     "TextEncoder",
     "Towers",
@@ -24,7 +25,6 @@ __all__ = [
     "ensure_torchvision",
     "fold",
     "freeze_norm_statistics",
-    "in_blocks",
     "load_image_encoder",
     "load_text_encoder",
     "resolve_image",

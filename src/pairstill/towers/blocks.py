@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pairstill.errors import PairstillError
+
 PIXELS_AT_ONCE = 100 * 224 * 224
 """EfficientNet-Lite0 keeps about 5 GiB for the backward pass of this many pixels."""
 
+Precision = Literal["float32", "mixed"]
 
-def in_blocks(network: nn.Module, pictures: Tensor, pixels_at_once: int = PIXELS_AT_ONCE) -> Tensor:
-    """`network(pictures)` for pictures [N, 3, H, W], at most `pixels_at_once` pixels at a time.
 
-    With more than one block, activations are not kept but computed again in the backward pass (one more forward
-    pass in time). Pictures do not interact in a frozen network, so the result and its gradient are the same.
+@dataclass(frozen=True)
+class Passes:
+    """How pictures pass through a frozen network. Nothing in here changes what is computed, but for rounding.
+
+    Args:
+        micro_batch: Pictures at a time; as many as fit in about 5 GiB when None.
+        precision: `mixed` computes in bfloat16 what bears it, for GPUs.
     """
-    size = max(1, pixels_at_once // (pictures.shape[-1] * pictures.shape[-2]))
-    blocks = pictures.split(size)
-    if len(blocks) == 1:
-        return torch.as_tensor(network(pictures))
-    if not (torch.is_grad_enabled() and pictures.requires_grad):
-        return torch.cat([network(block) for block in blocks])
-    return torch.cat([checkpoint(network, block, use_reentrant=False) for block in blocks])
+
+    micro_batch: int | None = None
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise PairstillError(f"--micro-batch must be at least 1, not {self.micro_batch}.")
+
+    def __call__(self, network: nn.Module, pictures: Tensor) -> Tensor:
+        """`network(pictures)` [N, d] for pictures [N, 3, H, W], in float32.
+
+        With more than one block, activations are not kept but computed again in the backward pass (one more forward
+        pass in time). Pictures do not interact in a frozen network, so the result and its gradient are the same.
+        """
+        with torch.autocast(pictures.device.type, torch.bfloat16, enabled=self.precision == "mixed"):
+            return self._in_blocks(network, pictures).float()
+
+    def _in_blocks(self, network: nn.Module, pictures: Tensor) -> Tensor:
+        size = self.micro_batch or max(1, PIXELS_AT_ONCE // (pictures.shape[-1] * pictures.shape[-2]))
+        blocks = pictures.split(size)
+        if len(blocks) == 1:
+            return torch.as_tensor(network(pictures))
+        if not (torch.is_grad_enabled() and pictures.requires_grad):
+            return torch.cat([network(block) for block in blocks])
+        return torch.cat([checkpoint(network, block, use_reentrant=False) for block in blocks])

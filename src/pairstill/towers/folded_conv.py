@@ -93,7 +93,7 @@ class FoldedConv(nn.Module):
 def _fusible(inputs: Tensor) -> bool:
     """Whether oneDNN's fused operator serves this tensor; it is an internal one of torch and may go away."""
     here = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and _ONEDNN
-    return bool(here and torch.backends.mkldnn.enabled)
+    return bool(here and torch.backends.mkldnn.enabled and not torch.is_autocast_enabled("cpu"))
 
 
 class _ConvReLU(torch.autograd.Function):
