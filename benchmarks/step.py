@@ -46,7 +46,7 @@ from pairstill.methods.under_teachers import encode_real_batch
 from pairstill.seeds import generator
 from pairstill.teacher import Teacher
 from pairstill.teachers import TEACHERS
-from pairstill.towers import Towers, TwoTower, build_model, fold, load_image_encoder
+from pairstill.towers import Passes, Towers, TwoTower, build_model, fold, load_image_encoder
 from pairstill.training import TensorInputs, TrainingPairs
 
 RESULTS = Path(__file__).parent / "results"
@@ -59,7 +59,7 @@ class Made:
     """Stands where `pairstill.encoded.Encoded` does, on random pictures and texts."""
 
     def __init__(self, towers: Towers, real: int) -> None:
-        self.towers, self.device = towers, "cpu"
+        self.towers, self.device, self.passes = towers, "cpu", Passes()
         self.image_encoder = load_image_encoder(towers.image)
         heads = towers.train == "heads"
         self.front = fold(self.image_encoder, towers.image_size) if heads else torch.nn.Identity()
