@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pairstill.captions import ChosenCaptions
 from pairstill.features import Matrix, Pixels, image_features, pixel_bytes, text_features, view_features
 from pairstill.init import PairFeatures
 from pairstill.pairs import PairDataset
@@ -89,7 +90,7 @@ class Encoded:
         images, captions = torch.from_numpy(split.images), torch.from_numpy(split.captions)
         texts = ChosenRows(self.texts, captions)
         pairs = TrainingPairs(self._inputs(images, augment), texts, torch.from_numpy(split.links))
-        return EncodedSplit(pairs, [self.dataset.captions[i] for i in split.captions], images)
+        return EncodedSplit(pairs, ChosenCaptions(self.dataset.captions, split.captions), images)
 
     def _inputs(self, rows: Tensor, augment: bool) -> Inputs:
         if self.towers.train == "heads":

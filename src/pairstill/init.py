@@ -144,7 +144,9 @@ def cells_of(features: PairFeatures, rows: Tensor) -> Tensor:
     """For each of all pairs which of the chosen `rows` it is nearest to, in the cosine of joint features, [P]."""
     joint = features.joint_rows()
     centres = joint[rows]
-    cells = torch.cat([(block @ centres.T).argmax(dim=1) for _, block in blocks(joint)])
+    cells = torch.empty(len(joint), dtype=torch.int64)
+    for start, block in blocks(joint):
+        cells[start : start + len(block)] = (block @ centres.T).argmax(dim=1)
     cells[rows] = torch.arange(len(rows))  # with twins among the chosen, a cell would be empty
     return cells
 
