@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from pairstill.errors import PairstillError
-from pairstill.init import INITS, PairFeatures, choose_pairs, herding, k_center, kmeans, kmeans_pairs
+from pairstill.init import INITS, PairFeatures, choose_pairs, clusters_of, herding, k_center, kmeans, kmeans_pairs
+from pairstill.rows import in_memory
 
 
 def features(images=60, per_image=2, seed=0):
@@ -55,7 +56,8 @@ def test_k_center_with_duplicates_still_gives_different_rows():
 
 def test_kmeans_takes_the_row_of_each_cluster_nearest_its_centroid():
     rows = torch.randn(80, 6, generator=torch.Generator().manual_seed(4)) + 1
-    centroids, members = kmeans(rows, 5, seed=0)
+    centroids = kmeans(rows, 5, seed=0)
+    members = clusters_of(rows, centroids)
     distances = torch.cdist(rows, centroids)
     assert torch.equal(members, distances.argmin(dim=1))
     for cluster in range(5):
@@ -89,7 +91,7 @@ def test_bad_counts_and_names():
 
 def test_joint_features_are_both_modalities_normalised():
     data = features()
-    rows = data.joint_rows()
+    rows = in_memory(data.joint_rows())
     for pair, (image, caption) in itertools.islice(enumerate(data.links.tolist()), 5):
         expected = torch.cat([F.normalize(data.images[image], dim=0), F.normalize(data.texts[caption], dim=0)])
         torch.testing.assert_close(rows[pair], expected)
@@ -99,7 +101,8 @@ def test_kmeans_repeats_to_the_bit_with_many_rows():
     """Above some thousand rows torch and FAISS work in parallel; the choice must not depend on who is first."""
     rows = torch.randn(50_000, 8, generator=torch.Generator().manual_seed(6))
     chosen = kmeans_pairs(rows, 20, seed=0)
-    centroids, members = kmeans(rows, 20, seed=0)
+    centroids = kmeans(rows, 20, seed=0)
+    members = clusters_of(rows, centroids)
     cosine = F.cosine_similarity(rows, centroids[members])
     for cluster, row in enumerate(chosen.tolist()):
         assert members[row] == cluster

@@ -10,6 +10,7 @@ from pairstill.merge import merge_ratio
 from pairstill.methods import mdm
 from pairstill.methods.anatomy import BINS, anatomy, ratios_by_layer
 from pairstill.methods.initial import read_initial
+from pairstill.rows import in_memory
 from pairstill.training import Recipe
 
 QUICK = Recipe(epochs=2, batch_size=16)
@@ -39,7 +40,7 @@ def test_noise_is_nobodys_neighbour(heads_data, heads_bank, tmp_path):
 
 def test_cells_and_their_mean_texts_are_as_one_would_count_them():
     features = PairFeatures(unit(20, 3), unit(30, 4, seed=1), torch.stack([torch.arange(30) % 20, torch.arange(30)], 1))
-    rows, joint = torch.tensor([4, 11, 25]), features.joint_rows()
+    rows, joint = torch.tensor([4, 11, 25]), in_memory(features.joint_rows())
     members = [[], [], []]
     for number, row in enumerate(joint):
         cosines = [torch.cosine_similarity(row, joint[centre], dim=0).item() for centre in rows]

@@ -17,6 +17,7 @@ from pairstill.methods.initial import read_initial
 from pairstill.methods.practice import Inertia, through_practice
 from pairstill.methods.rehearsal import RealPairs, Settings, cosine, exam_on
 from pairstill.methods.trajectory import Material, Student
+from pairstill.rows import in_memory
 from pairstill.run import read_events
 from pairstill.seeds import generator
 from pairstill.training import Recipe
@@ -68,7 +69,7 @@ def test_the_first_step_of_a_text_is_its_step_size(heads_data, tmp_path):
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=once)
     moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")["texts"]
     moved = (moved - read_initial(tmp_path / "set/run").texts).abs()
-    spread = heads_data.encoded().split("train").pairs.texts.std().item()
+    spread = in_memory(heads_data.encoded().split("train").pairs.texts).std().item()
     assert moved.max().item() == pytest.approx(once.text_lr * spread, rel=1e-3)  # Adam's first step is all of it
 
 
@@ -95,7 +96,7 @@ def test_an_exam_shows_every_view_of_a_picture_beside_a_caption_of_its_own(heads
     train = encoded.split("train")
     views = torch.from_numpy(np.array(encoded.views(train, 2)))
     known = torch.cat([encoded.image_features[train.images][:, None], views], dim=1)
-    texts, links = train.pairs.texts, {tuple(link) for link in train.pairs.links.tolist()}
+    texts, links = in_memory(train.pairs.texts), {tuple(link) for link in train.pairs.links.tolist()}
     drawn = [RealPairs(train, encoded, 2).draw(20, generator(0, "draw", number)) for number in range(10)]
     seen = set()
     for features, words in drawn:

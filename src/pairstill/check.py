@@ -68,7 +68,8 @@ def check(
     _find_unlinked(dataset, findings, faults)
     if faults.messages and on_bad == "error":
         raise _refusal(dataset.name, faults.messages)
-    checked = _without(replace(dataset, digests=[look.digest for look in looks]), faults)
+    digests = np.frombuffer(b"".join(look.digest for look in looks), np.uint8).reshape(-1, 32)
+    checked = _without(replace(dataset, digests=digests), faults)
     findings.dropped_images = len(dataset.images) - len(checked.images)
     findings.dropped_captions = len(dataset.captions) - len(checked.captions)
     _describe(checked, [look for look in looks if not look.problem], findings)

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pairstill.cards import dataset_card
 from pairstill.errors import PairstillError
 from pairstill.files import digest_of, read_json, read_tensors, sha256, write_manifest, write_tensors, write_text
+from pairstill.rows import Rows, blocks
 
 FORMAT = 1
+CAPTIONS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True)
@@ -145,10 +148,17 @@ def _tensor(folder: Path, name: str) -> Tensor:
     return tensors[name]
 
 
-def nearest_captions(texts: Tensor, real: Tensor, captions: Sequence[str], count: int = 3) -> list[list[str]]:
-    """For each text embedding [N, d] the `count` different captions whose embeddings [C, d] are nearest in cosine."""
-    scores = torch.nn.functional.normalize(texts, dim=-1) @ torch.nn.functional.normalize(real, dim=-1).T
-    found = []
-    for row in scores.topk(min(4 * count, scores.shape[1]), dim=1).indices.tolist():
-        found.append(list(dict.fromkeys(captions[i] for i in row))[:count])
-    return found
+@torch.no_grad()
+def nearest_captions(texts: Tensor, real: Rows, captions: Sequence[str], count: int = 3) -> list[list[str]]:
+    """For each text embedding [N, d] the `count` different captions whose embeddings [C, d] are nearest in cosine.
+
+    Exact, in one pass over the captions: to build an index of them would take longer than to ask all of them once.
+    """
+    queries, wanted = F.normalize(texts, dim=-1), 4 * count
+    scores, rows = torch.empty(len(texts), 0), torch.empty(len(texts), 0, dtype=torch.int64)
+    for start, block in blocks(real, CAPTIONS_AT_ONCE):
+        best = (queries @ F.normalize(block, dim=-1).T).topk(min(wanted, len(block)), dim=1)
+        scores, rows = torch.cat([scores, best.values], dim=1), torch.cat([rows, start + best.indices], dim=1)
+        order = scores.argsort(dim=1, descending=True, stable=True)[:, :wanted]
+        scores, rows = scores.gather(1, order), rows.gather(1, order)
+    return [list(dict.fromkeys(captions[row] for row in near))[:count] for near in rows.tolist()]

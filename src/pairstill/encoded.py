@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pairstill.captions import ChosenCaptions
 from pairstill.features import Matrix, Pixels, image_features, pixel_bytes, text_features, view_features
 from pairstill.init import PairFeatures
 from pairstill.pairs import PairDataset
 from pairstill.parallel import shared
 from pairstill.pictures import load_pixels
+from pairstill.rows import ChosenRows, Rows, StoredRows
 from pairstill.towers import (
     ImageEncoder,
     Passes,
@@ -63,18 +65,18 @@ class Encoded:
         text_encoder = load_text_encoder(towers.text, towers.text_pooling).to(device)
         self.text_width = text_encoder.width
         self.encoders = {"image": self.image_encoder.fingerprint, "text": text_encoder.fingerprint}
-        self.texts = torch.from_numpy(np.array(text_features(cache, dataset, text_encoder).matrix()))
+        self.texts: Rows = StoredRows(text_features(cache, dataset, text_encoder).matrix())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens the dataset itself: what is cached lies on disk."""
         return Encoded, (self.dataset, self.towers, self.cache, self.workers, self.device, self.passes)
 
     @cached_property
-    def image_features(self) -> Tensor:
+    def image_features(self) -> Rows:
         """Features of every picture from the pretrained image encoder [I, d]."""
         size = self.towers.image_size
         wanted = image_features(self.cache, self.dataset, self.image_encoder, size, self.workers, self.device)
-        return torch.from_numpy(np.array(wanted.matrix()))
+        return StoredRows(wanted.matrix())
 
     def views(self, split: EncodedSplit, count: int) -> Matrix:
         """Features of `count` views of each of a split's pictures [I, count, d], memory-mapped."""
@@ -92,22 +94,27 @@ class Encoded:
         """One split. With `augment`, pictures in towers `full` are augmented as experts are trained."""
         split = self.dataset.split(name)
         images, captions = torch.from_numpy(split.images), torch.from_numpy(split.captions)
-        pairs = TrainingPairs(self._inputs(split.images, augment), self.texts[captions], torch.from_numpy(split.links))
-        return EncodedSplit(pairs, [self.dataset.captions[i] for i in split.captions], images)
+        texts = ChosenRows(self.texts, captions)
+        pairs = TrainingPairs(self._inputs(images, augment), texts, torch.from_numpy(split.links))
+        return EncodedSplit(pairs, ChosenCaptions(self.dataset.captions, split.captions), images)
 
-    def _inputs(self, rows: np.ndarray[Any, np.dtype[np.int64]], augment: bool) -> Inputs:
+    def _inputs(self, rows: Tensor, augment: bool) -> Inputs:
         if self.towers.train == "heads":
-            return TensorInputs(self.image_features[torch.from_numpy(rows)])
+            return TensorInputs(ChosenRows(self.image_features, rows))
         from pairstill.augment import expert_augmentation
 
-        return RowsOf(self._pixels if not augment else self._augmented(expert_augmentation), torch.from_numpy(rows))
+        return RowsOf(self._pixels if not augment else self._augmented(expert_augmentation), rows)
 
     def _augmented(self, augmentation: Any) -> Pixels:
         return Pixels(self._pixels.matrix, self._pixels.normalise, augmentation)
 
     def pair_features(self, split: EncodedSplit) -> PairFeatures:
         """The pretrained encoders' features of a split, for choosing pairs."""
-        return PairFeatures(self.image_features[split.images], split.pairs.texts, split.pairs.links)
+        return PairFeatures(self.split_features(split), split.pairs.texts, split.pairs.links)
+
+    def split_features(self, split: EncodedSplit) -> Rows:
+        """The pretrained image encoder's features of a split's pictures [I, d]."""
+        return ChosenRows(self.image_features, split.images)
 
     def pictures(self, images: Tensor) -> Tensor:
         """Pictures of the dataset, decoded now, as normalised pixels [n, 3, S, S]."""

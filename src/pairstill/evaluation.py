@@ -178,7 +178,8 @@ def with_nearest_captions(encoded: Encoded, distilled: DistilledSet) -> Distille
 
     Works for any text encoder, whatever its width; what the distillation learnt beyond that caption is lost.
     """
-    rows = {caption: row for row, caption in enumerate(encoded.dataset.captions)}
+    wanted = {near[0] for near in distilled.captions}
+    rows = {caption: row for row, caption in enumerate(encoded.dataset.captions) if caption in wanted}
     missing = [near[0] for near in distilled.captions if near[0] not in rows]
     if missing:
         raise PairstillError(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pairstill.augment import crop_and_flip, mirrored, warp
 from pairstill.errors import PairstillError
-from pairstill.files import digest_of, locked, read_manifest, remove, sha256, write_manifest
+from pairstill.files import digest_of, digest_of_items, locked, read_manifest, remove, sha256, write_manifest
 from pairstill.pairs import PairDataset
 from pairstill.pictures import load_pixels
 from pairstill.progress import progress
@@ -125,7 +125,7 @@ def view_features(
     device: str = "cpu",
 ) -> Extraction:
     """Features of `views` views of some pictures [n, views, d]: each mirrored, then random crops of it."""
-    key = digest_of(["views", dataset.fingerprint, encoder.fingerprint, size, views, digest_of(rows.tolist())])
+    key = digest_of(["views", dataset.fingerprint, encoder.fingerprint, size, views, digest_of_items(map(int, rows))])
     maps = [mirrored(len(rows)), *(crop_and_flip(len(rows), generator(0, "view", n)) for n in range(1, views))]
 
     def compute(begin: int, end: int) -> Iterator[NDArray[np.float32]]:
@@ -143,7 +143,7 @@ def view_features(
 
 def text_features(folder: Path, dataset: PairDataset, encoder: TextEncoder) -> Extraction:
     """Embeddings of every caption [C, d], computed once for this content and encoder."""
-    key = digest_of(["text features", digest_of(list(dataset.captions)), encoder.fingerprint])
+    key = digest_of(["text features", digest_of_items(dataset.captions), encoder.fingerprint])
 
     def compute(begin: int, end: int) -> Iterator[NDArray[np.float32]]:
         for first in range(begin, end, CAPTIONS_AT_ONCE):

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
@@ -260,6 +260,16 @@ def digest_of(value: Any) -> str:
     """A short stable digest of anything JSON can hold: the key of a cache."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digest_of_items(items: Iterable[Any]) -> str:
+    """`digest_of(list(items))`, without the list and its text in memory."""
+    digest = hashlib.sha256(b"[")
+    for number, item in enumerate(items):
+        text = json.dumps(item, sort_keys=True, ensure_ascii=False, default=str)
+        digest.update(f", {text}".encode() if number else text.encode())
+    digest.update(b"]")
+    return digest.hexdigest()[:16]
 
 
 def digest_of_tensors(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -11,30 +11,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pairstill.errors import PairstillError, unknown
+from pairstill.rows import SAMPLED_ROWS, ChosenRows, Rows, UnitRows, blocks, in_memory, sample
 from pairstill.seeds import derive, generator
 
-ROWS_AT_ONCE = 16384
+ROWS_PER_CLUSTER = 256
+"""K-means looks at no more rows than so many a cluster (or `SAMPLED_ROWS`): more would hardly move a centroid."""
 
 
 @dataclass(frozen=True)
 class PairFeatures:
     """Frozen encoders' features of the real pairs: images [I, d_i], texts [C, d_t], links [P, 2]."""
 
-    images: Tensor
-    texts: Tensor
+    images: Rows
+    texts: Rows
     links: Tensor
 
-    def image_rows(self) -> Tensor:
+    def image_rows(self) -> Rows:
         """Normalised image features of every pair, [P, d_i]."""
-        return F.normalize(self.images, dim=-1)[self.links[:, 0]]
+        return UnitRows((ChosenRows(self.images, self.links[:, 0]),))
 
-    def text_rows(self) -> Tensor:
+    def text_rows(self) -> Rows:
         """Normalised text features of every pair, [P, d_t]."""
-        return F.normalize(self.texts, dim=-1)[self.links[:, 1]]
+        return UnitRows((ChosenRows(self.texts, self.links[:, 1]),))
 
-    def joint_rows(self) -> Tensor:
+    def joint_rows(self) -> Rows:
         """Both, side by side, [P, d_i + d_t]."""
-        return torch.cat([self.image_rows(), self.text_rows()], dim=-1)
+        return UnitRows((ChosenRows(self.images, self.links[:, 0]), ChosenRows(self.texts, self.links[:, 1])))
 
 
 def random_pairs(features: PairFeatures, count: int, seed: int) -> Tensor:
@@ -44,25 +46,26 @@ def random_pairs(features: PairFeatures, count: int, seed: int) -> Tensor:
     return order[torch.from_numpy(np.sort(first))[:count]]
 
 
-def kmeans_pairs(rows: Tensor, count: int, seed: int) -> Tensor:
+def kmeans_pairs(rows: Rows, count: int, seed: int) -> Tensor:
     """Of each of `count` clusters of `rows` [P, d], the row nearest in cosine to the centroid (Eq. 4)."""
-    centroids, members = kmeans(rows, count, seed)
-    cosine = (F.normalize(rows, dim=-1) * F.normalize(centroids, dim=-1)[members]).sum(dim=-1)
-    best_first = torch.argsort(cosine, descending=True, stable=True)
-    by_cluster = best_first[torch.argsort(members[best_first], stable=True)]
-    clusters = members[by_cluster]
-    first = torch.ones(len(clusters), dtype=torch.bool)
-    first[1:] = clusters[1:] != clusters[:-1]
-    chosen = torch.full((count,), -1)
-    chosen[clusters[first]] = by_cluster[first]
-    return _fill_empty(chosen, rows)
+    centroids = kmeans(rows, count, seed)
+    directions = F.normalize(centroids, dim=-1)
+    best, chosen = torch.full((count,), -torch.inf), torch.full((count,), len(rows))
+    for start, block in blocks(rows):
+        members = clusters_of(block, centroids)
+        cosine = (F.normalize(block, dim=-1) * directions[members]).sum(dim=-1)
+        before, best = best, best.scatter_reduce(0, members, cosine, "amax")
+        chosen[best > before] = len(rows)
+        top = (cosine == best[members]).nonzero()[:, 0]
+        chosen = chosen.scatter_reduce(0, members[top], start + top, "amin")  # of equals the first
+    return _fill_empty(chosen, len(rows))
 
 
-def kmeans(rows: Tensor, count: int, seed: int, iterations: int = 25) -> tuple[Tensor, Tensor]:
-    """Lloyd's k-means: centroids [count, d] and the cluster of each row [P]."""
+def kmeans(rows: Rows, count: int, seed: int, iterations: int = 25) -> Tensor:
+    """Centroids [count, d] of Lloyd's k-means; of many rows it sees a sample."""
     import faiss
 
-    data = rows.contiguous().float().numpy()
+    data = sample(rows, max(SAMPLED_ROWS, ROWS_PER_CLUSTER * count), seed).numpy()
     clusters = faiss.Kmeans(
         data.shape[1],
         count,
@@ -72,15 +75,22 @@ def kmeans(rows: Tensor, count: int, seed: int, iterations: int = 25) -> tuple[T
         max_points_per_centroid=len(data),
     )
     clusters.train(data)
-    _, members = clusters.index.search(data, 1)
-    return torch.from_numpy(np.array(clusters.centroids)), torch.from_numpy(members[:, 0].copy())
+    return torch.from_numpy(np.array(clusters.centroids))
 
 
-def _fill_empty(chosen: Tensor, rows: Tensor) -> Tensor:
+def clusters_of(rows: Tensor, centroids: Tensor) -> Tensor:
+    """The nearest centroid [n] of each row."""
+    import faiss
+
+    _, nearest = faiss.knn(rows.contiguous().numpy(), centroids.numpy(), 1)
+    return torch.from_numpy(nearest[:, 0].copy())
+
+
+def _fill_empty(chosen: Tensor, available: int) -> Tensor:
     """A cluster that ended empty gets the first row that no other cluster chose."""
-    taken = set(chosen[chosen >= 0].tolist())
-    free = (row for row in range(len(rows)) if row not in taken)
-    return torch.tensor([row if row >= 0 else next(free) for row in chosen.tolist()])
+    taken = set(chosen.tolist())
+    free = (row for row in range(available) if row not in taken)
+    return torch.tensor([row if row < available else next(free) for row in chosen.tolist()])
 
 
 def herding(rows: Tensor, count: int, seed: int = 0) -> Tensor:
@@ -116,8 +126,8 @@ INITS: dict[str, Callable[[PairFeatures, int, int], Tensor]] = {
     "kmeans": lambda features, count, seed: kmeans_pairs(features.joint_rows(), count, seed),
     "kmeans-image": lambda features, count, seed: kmeans_pairs(features.image_rows(), count, seed),
     "kmeans-text": lambda features, count, seed: kmeans_pairs(features.text_rows(), count, seed),
-    "herding": lambda features, count, seed: herding(features.joint_rows(), count, seed),
-    "k-center": lambda features, count, seed: k_center(features.joint_rows(), count, seed),
+    "herding": lambda features, count, seed: herding(in_memory(features.joint_rows()), count, seed),
+    "k-center": lambda features, count, seed: k_center(in_memory(features.joint_rows()), count, seed),
 }
 """The ways that choose real pairs by the frozen encoders' features; methods/start.py has two more."""
 
@@ -134,7 +144,9 @@ def cells_of(features: PairFeatures, rows: Tensor) -> Tensor:
     """For each of all pairs which of the chosen `rows` it is nearest to, in the cosine of joint features, [P]."""
     joint = features.joint_rows()
     centres = joint[rows]
-    cells = torch.cat([(block @ centres.T).argmax(dim=1) for block in joint.split(ROWS_AT_ONCE)])
+    cells = torch.empty(len(joint), dtype=torch.int64)
+    for start, block in blocks(joint):
+        cells[start : start + len(block)] = (block @ centres.T).argmax(dim=1)
     cells[rows] = torch.arange(len(rows))  # with twins among the chosen, a cell would be empty
     return cells
 
@@ -142,7 +154,10 @@ def cells_of(features: PairFeatures, rows: Tensor) -> Tensor:
 def mean_texts(features: PairFeatures, rows: Tensor) -> Tensor:
     """For each of the chosen `rows` the mean text embedding of the pairs in its cell, [N, d_t]."""
     cells = cells_of(features, rows)
-    sums = torch.zeros(len(rows), features.texts.shape[1]).index_add_(0, cells, features.texts[features.links[:, 1]])
+    sums = torch.zeros(len(rows), features.texts.shape[1])
+    texts = ChosenRows(features.texts, features.links[:, 1])
+    for start, block in blocks(texts):
+        sums.index_add_(0, cells[start : start + len(block)], block)
     return sums / torch.bincount(cells, minlength=len(rows)).unsqueeze(1)
 
 

@@ -80,7 +80,7 @@ class PairDataset:
 
     A picture may have several captions (Flickr8k) and a caption several pictures (emoji): `links` holds every
     pair that belongs together, shape [P, 2] (picture, caption). A training pair is one link.
-    `digests` holds the SHA-256 of every picture once `pairstill.check.check` has read them all.
+    `digests` [I, 32] holds the SHA-256 of every picture once `pairstill.check.check` has read them all.
     """
 
     name: str
@@ -89,7 +89,7 @@ class PairDataset:
     links: Indices
     splits: Mapping[str, Indices]
     license: str = "unknown"
-    digests: Sequence[bytes] | None = field(default=None, repr=False, compare=False)
+    digests: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
 
     def split(self, name: str) -> Split:
         """The pictures of one split with all their captions."""
@@ -112,7 +112,7 @@ class PairDataset:
             captions=[self.captions[row] for row in captions],
             links=np.stack([np.searchsorted(images, links[:, 0]), np.searchsorted(captions, links[:, 1])], axis=1),
             splits={name: np.searchsorted(images, rows[np.isin(rows, images)]) for name, rows in self.splits.items()},
-            digests=None if self.digests is None else [self.digests[row] for row in images],
+            digests=None if self.digests is None else self.digests[images],
         )
 
     @cached_property
@@ -122,9 +122,11 @@ class PairDataset:
         Reads all pictures unless `digests` is there.
         """
         digest = hashlib.sha256()
-        for index in range(len(self.images)):
-            known = self.digests[index] if self.digests is not None else None
-            digest.update(known or hashlib.sha256(self.images.read(index)).digest())
+        if self.digests is not None:
+            digest.update(np.ascontiguousarray(self.digests).data)
+        else:
+            for index in range(len(self.images)):
+                digest.update(hashlib.sha256(self.images.read(index)).digest())
         for caption in self.captions:
             digest.update(hashlib.sha256(caption.encode()).digest())
         digest.update(np.ascontiguousarray(self.links, dtype="<i8").tobytes())

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pairstill.captions import StoredCaptions
 from pairstill.check import check
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
@@ -111,8 +112,8 @@ def _write_pairs(folder: Path, dataset: PairDataset, dropped: bool) -> None:
     tensors = {"links": torch.from_numpy(np.ascontiguousarray(dataset.links))}
     for name, rows in dataset.splits.items():
         tensors[f"split.{name}"] = torch.from_numpy(np.ascontiguousarray(rows))
-    digests = np.frombuffer(b"".join(dataset.digests or ()), dtype=np.uint8).reshape(-1, 32)
-    tensors["digests"] = torch.from_numpy(digests.copy())
+    assert dataset.digests is not None, "a dataset is checked before it is written"
+    tensors["digests"] = torch.from_numpy(dataset.digests.copy())
     if dropped and isinstance(dataset.images, ChosenImages):
         tensors["kept"] = torch.from_numpy(dataset.images.rows)
     write_tensors(folder / "pairs.safetensors", tensors)
@@ -147,14 +148,13 @@ def open_prepared(folder: str | Path) -> Prepared:
 
 def _read_pairs(folder: Path, name: str, license: str, source: PairDataset) -> PairDataset:
     tensors = {key: value.numpy() for key, value in read_tensors(folder / "pairs.safetensors").items()}
-    lines = (folder / "captions.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     images = ChosenImages(source.images, tensors["kept"]) if "kept" in tensors else source.images
     return PairDataset(
         name=name,
         images=images,
-        captions=[json.loads(line) for line in lines],
+        captions=StoredCaptions(folder / "captions.jsonl"),
         links=tensors["links"],
         splits={key.removeprefix("split."): rows for key, rows in tensors.items() if key.startswith("split.")},
         license=license,
-        digests=[row.tobytes() for row in tensors["digests"]],
+        digests=tensors["digests"],
     )

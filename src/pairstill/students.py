@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pairstill.encoded import Encoded, EncodedSplit
 from pairstill.metrics import Recall, recall
+from pairstill.rows import Rows, blocks
 from pairstill.towers import TwoTower
 from pairstill.training import STUDENT_RECIPE, Inputs, Recipe, TensorInputs, TrainingPairs, train
 
@@ -99,13 +100,13 @@ def model_recall(model: TwoTower, split: EncodedSplit) -> Recall:
 
 
 @torch.no_grad()
-def embed(model: TwoTower, inputs: Inputs, texts: Tensor) -> tuple[Tensor, Tensor]:
+def embed(model: TwoTower, inputs: Inputs, texts: Rows) -> tuple[Tensor, Tensor]:
     """Unit vectors of all pictures [I, d] and all texts [C, d], on the CPU."""
     training = model.training
     device = next(model.parameters()).device
     model.eval()
     rows = torch.arange(len(inputs)).split(ENCODE_AT_ONCE)
     images = torch.cat([model.encode_image(inputs.take(part).to(device)).cpu() for part in rows])
-    words = torch.cat([model.encode_text(part.to(device)).cpu() for part in texts.split(4096)])
+    words = torch.cat([model.encode_text(part.to(device)).cpu() for _, part in blocks(texts, 4096)])
     model.train(training)
     return images, words

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pairstill.errors import PairstillError
 from pairstill.losses import info_nce, weighted_bce
+from pairstill.rows import Rows
 from pairstill.seeds import generator, global_seed
 from pairstill.towers import TwoTower
 
@@ -32,9 +33,9 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class TensorInputs:
-    """Inputs that are in memory: cached features, or the pictures of a distilled set."""
+    """Inputs that are rows of a matrix: cached features, or the pictures of a distilled set."""
 
-    tensor: Tensor
+    tensor: Rows
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
 
     def __len__(self) -> int:
@@ -55,7 +56,7 @@ class TrainingPairs:
     """
 
     inputs: Inputs
-    texts: Tensor
+    texts: Rows
     links: Tensor
     similarity: Tensor | None = None
 

@@ -12,12 +12,13 @@ from pairstill.encoded import EncodedSplit
 from pairstill.methods.contract import Context, Method
 from pairstill.methods.coreset import coreset
 from pairstill.methods.warmup import Settings, warm_candidates
+from pairstill.rows import in_memory
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Pairs of different pictures, in the order in which herding takes them."""
     rows, features = warm_candidates(pairs, context, context.settings.epochs)
-    chosen = init.herding(features.joint_rows(), context.count)
+    chosen = init.herding(in_memory(features.joint_rows()), context.count)
     return coreset(pairs, context, "herding", rows[chosen])
 
 

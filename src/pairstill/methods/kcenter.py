@@ -12,12 +12,15 @@ from pairstill.encoded import EncodedSplit
 from pairstill.methods.contract import Context, Method
 from pairstill.methods.coreset import coreset
 from pairstill.methods.warmup import Settings, warm_candidates
+from pairstill.rows import in_memory
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Pairs of different pictures, farthest first."""
     rows, features = warm_candidates(pairs, context, context.settings.epochs)
-    chosen = init.k_center(features.image_rows() + features.text_rows(), context.count, context.seed)
+    chosen = init.k_center(
+        in_memory(features.image_rows()) + in_memory(features.text_rows()), context.count, context.seed
+    )
     return coreset(pairs, context, "k-center", rows[chosen])
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from pairstill.distilled import DistilledSet
+from pairstill.drawing import LinksByPicture
 from pairstill.encoded import Encoded, EncodedSplit
 from pairstill.files import write_json
 from pairstill.losses import info_nce
@@ -35,9 +36,10 @@ from pairstill.methods.practice import Exam, Inertia, through_practice
 from pairstill.methods.start import start
 from pairstill.methods.synthetic import SyntheticPairs
 from pairstill.methods.trajectory import Material, Student, draw_batches
+from pairstill.rows import SAMPLED_ROWS, sample
 from pairstill.seeds import derive, generator
 from pairstill.towers import TwoTower, build_model
-from pairstill.training import STUDENT_RECIPE, TensorInputs, TrainingPairs, one_link_per_picture, train
+from pairstill.training import STUDENT_RECIPE, TensorInputs, TrainingPairs, train
 
 LAST_LR = 0.02
 """What is left of a step size at the end of its cosine."""
@@ -126,7 +128,7 @@ def _first_pairs(pairs: EncodedSplit, context: Context) -> SyntheticPairs:
     """The pairs to begin with, and the features of their pictures."""
     settings: Settings = context.settings
     images, texts = start(pairs, context, settings.init, settings.average)
-    text_lr = settings.text_lr * pairs.pairs.texts.std().item()
+    text_lr = settings.text_lr * sample(pairs.pairs.texts, SAMPLED_ROWS, context.seed).std().item()
     turns = math.ceil(context.count / settings.at_once)
     synthetic = SyntheticPairs(images, texts, settings.image_lr, text_lr, settings.momentum, adam=True, turns=turns)
     with torch.no_grad():
@@ -184,13 +186,13 @@ class RealPairs:
 
     def __init__(self, pairs: EncodedSplit, encoded: Encoded, views: int = 0) -> None:
         self._pairs, self._encoded = pairs.pairs, encoded
-        self._features = encoded.image_features[pairs.images]
+        self._links = LinksByPicture(pairs.pairs.links)
+        self._features = encoded.split_features(pairs)
         self._views = encoded.views(pairs, views) if views else np.empty((len(pairs.images), 0, 0), np.float32)
 
     def draw(self, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
         """Features and text embeddings of `size` random pictures: any view of each, with one of its captions."""
-        links = one_link_per_picture(self._pairs.links, random)
-        pictures, captions = links[torch.randperm(len(links), generator=random)[:size]].unbind(1)
+        pictures, captions = self._links.draw(size, random).unbind(1)
         features = self._features[pictures]
         view = torch.randint(1 + self._views.shape[1], (len(features),), generator=random)
         other = view.nonzero()[:, 0]

@@ -9,6 +9,7 @@ from pairstill.encoded import EncodedSplit
 from pairstill.init import PairFeatures, choose_pairs, mean_texts
 from pairstill.methods.contract import Context
 from pairstill.methods.initial import keep_initial
+from pairstill.rows import SAMPLED_ROWS, sample
 from pairstill.seeds import derive, generator
 from pairstill.students import embed
 
@@ -42,7 +43,8 @@ def start(pairs: EncodedSplit, context: Context, init: str, average: bool = Fals
 
 def _noise(pairs: EncodedSplit, context: Context) -> tuple[Tensor, Tensor]:
     random = generator(context.seed, "noise")
-    size, real = context.encoded.towers.image_size, pairs.pairs.texts
+    size = context.encoded.towers.image_size
+    real = sample(pairs.pairs.texts, SAMPLED_ROWS, context.seed)
     images = torch.randn(context.count, 3, size, size, generator=random)
     noise = torch.randn(context.count, real.shape[1], generator=random)
     return images, real.mean(dim=0) + real.std(dim=0) * noise

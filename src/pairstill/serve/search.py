@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pairstill.pictures import decode, to_square
 from pairstill.prepared import Prepared, open_prepared
+from pairstill.rows import in_memory
 from pairstill.student import Student, load_student
 
 SHOWN = 8
@@ -73,7 +74,7 @@ def _index(student: Path, data: Path, changed: int) -> Index:
         model.model.eval()
         rows = torch.arange(len(split.pairs.inputs)).split(256)
         images = torch.cat([model.model.encode_image(split.pairs.inputs.take(part)) for part in rows])
-        texts = model.model.encode_text(split.pairs.texts)
+        texts = model.model.encode_text(in_memory(split.pairs.texts))
     return Index(model, images, texts, split.images.tolist(), list(split.captions))
 
 

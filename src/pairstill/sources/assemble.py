@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -26,7 +27,7 @@ def split_name(value: object, where: str) -> str:
     return name
 
 
-def link_captions(captions_of: Sequence[Sequence[str]], merge: bool) -> tuple[list[str], Indices]:
+def link_captions(captions_of: Iterable[Sequence[str]], merge: bool) -> tuple[list[str], Indices]:
     """Number the captions of every picture.
 
     Args:
@@ -39,15 +40,18 @@ def link_captions(captions_of: Sequence[Sequence[str]], merge: bool) -> tuple[li
     """
     captions: list[str] = []
     number: dict[str, int] = {}
-    links: dict[tuple[int, int], None] = {}
+    links = array("q")  # eight bytes a number, where a list of tuples would need a hundred
     for picture, texts in enumerate(captions_of):
+        rows: dict[int, None] = {}
         for text in texts:
             row = number.get(text) if merge and text.strip() else None
             if row is None:
                 row = number[text] = len(captions)
                 captions.append(text)
-            links[picture, row] = None
-    return captions, np.array(list(links), dtype=np.int64).reshape(-1, 2)
+            rows[row] = None
+        for row in rows:
+            links.extend((picture, row))
+    return captions, np.array(links, dtype=np.int64).reshape(-1, 2)
 
 
 def rows_of_splits(names: Iterable[str]) -> dict[str, Indices]:

@@ -27,6 +27,7 @@ from pairstill.sources.columns import Columns, cell, find_columns
 from pairstill.sources.spec import SourceSpec
 from pairstill.sources.stream import STORED, stream_rows
 
+ROWS_AT_ONCE = 4096
 SPLIT_IN_NAME = re.compile(r"(?:^|[-_./])(train|validation|valid|val|dev|test)(?=[-_.\d/]|$)")
 
 
@@ -204,26 +205,27 @@ def _pairs(tables: dict[str, Any], columns: Columns, request: _Request, spec: So
     images = ArrowImages(
         tuple(pictures), columns.image, tuple(f"{request.place} {split}" for split in tables), request.roots
     )
-    rows = [
-        row
-        for table in tables.values()
-        for row in table.select_columns(columns.needed()).with_format("arrow")[:].to_pylist()
-    ]
-    captions, links = link_captions([columns.captions_of(row) for row in rows], merge=True)
-    splits = complete_splits(_splits(tables, columns, rows, request.place, spec), spec)
+    captions, links = link_captions(map(columns.captions_of, _rows(tables, columns.needed())), merge=True)
+    splits = complete_splits(_splits(tables, columns, request.place, spec), spec)
     license_name = next(iter(tables.values())).info.license or "unknown"
     name = request.place.rstrip("/").split("/")[-1]
     return take_first(PairDataset(name, images, captions, links, splits, license_name), spec.limit)
 
 
-def _splits(
-    tables: dict[str, Any], columns: Columns, rows: list[dict[str, Any]], place: str, spec: SourceSpec
-) -> dict[str, Indices]:
+def _rows(tables: dict[str, Any], columns: list[str]) -> Iterator[dict[str, Any]]:
+    """Some columns of every row, a block of rows at a time."""
+    for table in tables.values():
+        for block in table.select_columns(columns).with_format("arrow").iter(ROWS_AT_ONCE):
+            yield from block.to_pylist()
+
+
+def _splits(tables: dict[str, Any], columns: Columns, place: str, spec: SourceSpec) -> dict[str, Indices]:
     """The tables' own splits if there are several, else the split column, else all rows train for now."""
     if columns.split and (len(tables) == 1 or spec.split_column):
         return rows_of_splits(
-            split_name(cell(row, columns.split), f"{place}, row {number}") for number, row in enumerate(rows)
+            split_name(cell(row, columns.split), f"{place}, row {number}")
+            for number, row in enumerate(_rows(tables, columns.needed()))
         )
     if len(tables) == 1:
-        return {"train": np.arange(len(rows), dtype=np.int64)}
+        return {"train": np.arange(len(next(iter(tables.values()))), dtype=np.int64)}
     return rows_of_splits(SPLIT_NAMES[split] for split, table in tables.items() for _ in range(len(table)))
