@@ -16,6 +16,15 @@ from pairstill.errors import PairstillError
 Indices = NDArray[np.int64]
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written down: not with half a character in it, nor as a name of bytes that are no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @runtime_checkable
 class ImageStore(Protocol):
     """Encoded pictures by number. A store is small and picklable: worker processes get a copy."""
@@ -125,9 +134,16 @@ class PairDataset:
         for index in range(len(self.images)):
             known = self.digests[index] if self.digests is not None else None
             digest.update(known or hashlib.sha256(self.images.read(index)).digest())
-        for caption in self.captions:
-            digest.update(hashlib.sha256(caption.encode()).digest())
-        digest.update(np.ascontiguousarray(self.links, dtype="<i8").tobytes())
-        for name in sorted(self.splits):
-            digest.update(name.encode() + np.sort(self.splits[name]).astype("<i8").tobytes())
+        digest.update(self._annotations())
         return digest.hexdigest()[:16]
+
+    @cached_property
+    def annotations(self) -> str:
+        """A digest of captions, links and splits, whatever the pictures."""
+        return hashlib.sha256(self._annotations()).hexdigest()[:16]
+
+    def _annotations(self) -> bytes:
+        parts = [hashlib.sha256(caption.encode("utf-8", "surrogatepass")).digest() for caption in self.captions]
+        parts.append(np.ascontiguousarray(self.links, dtype="<i8").tobytes())
+        parts += [name.encode() + np.sort(self.splits[name]).astype("<i8").tobytes() for name in sorted(self.splits)]
+        return b"".join(parts)

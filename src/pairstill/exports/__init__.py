@@ -30,7 +30,6 @@ def export(distilled: str | Path, out: str | Path, to: str = "hf") -> Path:
         raise PairstillError(f"{folder} is not empty. Choose another --out.")
     made = load(distilled)
     parts = Parts.of(made, scores_of([view_run(Path(distilled))]))
-    folder.mkdir(parents=True, exist_ok=True)
     FORMATS[to][0](parts, folder)
     write_record(folder, to, parts)
     return folder
