@@ -32,6 +32,10 @@ class Commands:
         """Start a command whose output goes to a file, if `plain` without root's powers; returns its process id."""
         return self._ask({"start": [str(word) for word in arguments], "output": str(output), "plain": plain})
 
+    def fill_disk(self, disk, lines, output):
+        """Run `tests.full_disk` in a process of its own; returns its exit code."""
+        return self.wait(self._ask({"start": [str(disk), lines], "output": str(output), "full_disk": True}))
+
     def wait(self, process):
         """The exit code of a command, when it has ended."""
         return self._ask({"wait": process})
@@ -73,8 +77,8 @@ def main():
         print(child, flush=True)
 
 
-def in_child(cli, start, output, plain):
-    """Run a command."""
+def in_child(cli, start, output, plain=False, full_disk=False):
+    """Run a command, or the commands that meet a full disk."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123
         for stream in (1, 2):
@@ -82,6 +86,11 @@ def in_child(cli, start, output, plain):
         if plain:
             give_up_powers()
         try:
+            if full_disk:
+                from tests import full_disk as program
+
+                print(json.dumps(program.main(*start)))
+                return 0
             return cli.main(start)
         except BaseException:
             import traceback
