@@ -12,6 +12,7 @@ from typing import Any
 
 from pairstill.errors import PairstillError, unknown
 from pairstill.progress import console
+from pairstill.redaction import without_secrets
 
 COMMANDS = {
     "demo": "embedded data, pip-installed weights: experts, distil, score, in minutes",
@@ -105,7 +106,7 @@ def _printable(text: str) -> str:
 def _again(arguments: list[str]) -> str:
     """The command that goes on: the same one; `distill` wants to be told that it is to resume."""
     resume = ["--resume"] if arguments[:1] == ["distill"] and "--resume" not in arguments else []
-    return shlex.join(["pairstill", *arguments, *resume])
+    return without_secrets(shlex.join(["pairstill", *arguments, *resume]))
 
 
 def _parse(name: str, function: Callable[..., None], arguments: list[str]) -> dict[str, Any]:
