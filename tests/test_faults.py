@@ -93,6 +93,7 @@ def test_a_read_only_folder_is_said(line, where, place, commands):
     assert "Traceback" not in output
     error = next(line for line in output.splitlines() if line.startswith("error:"))
     assert str(place / where) in error and "Permission denied" in error
+    assert not list((place / "locked").iterdir())  # a comparison's rows, in processes of their own, were not begun
 
 
 def test_what_only_reads_works_in_a_read_only_folder(place, commands):
@@ -153,7 +154,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(place, strai
         lines[form] = f"export set --to {form} --out {disk / form / 'made'}"
     lines["train"] = f"train set --data data --student.epochs 1 --out {disk}/train/made"
     lines["report"] = f"report set --out {disk}/report/made/page.html"
-    asked = {stage: (words(place, line), rooms.get(stage, 4_000)) for stage, line in lines.items()}
+    asked = {stage: (words(place, line), rooms.get(stage, 12_288)) for stage, line in lines.items()}
     code = commands.fill_disk(disk, asked, output)
     said = output.read_text()
     if "no mounts of one's own" in said or "no disk in memory" in said:
