@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+AUDIT := .audit
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format audit clean
 
 $(READY): pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
@@ -27,5 +28,13 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Known faults of what is installed. Needs the network; a package that could not be looked up is an error too.
+audit: $(READY)
+	@test -d $(AUDIT) || $(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check 'pip-audit>=2.7,<3'
+	@$(BIN)/pip freeze --exclude-editable | grep == | sed 's/+[^ ]*$$//' > $(AUDIT)/installed.txt
+	@test -s $(AUDIT)/installed.txt
+	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r $(AUDIT)/installed.txt
+
 clean:
-	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(AUDIT) runs build dist .mypy_cache .pytest_cache .ruff_cache

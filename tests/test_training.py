@@ -73,7 +73,7 @@ def test_one_caption_per_picture_is_drawn_anew():
 
 def test_divergence_is_said(heads_data):
     encoded = heads_data.encoded()
-    with pytest.raises(PairstillError, match=r"training diverged: the loss became .* Lower the lr"):
+    with pytest.raises(PairstillError, match=r"training diverged in epoch \d+: the loss was .* Lower the lr"):
         train(encoded.new_model(0), encoded.split("train").pairs, Recipe(epochs=3, lr=1e30), seed=0)
 
 

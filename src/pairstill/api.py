@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -127,9 +127,11 @@ def evaluate(
 
 
 def _write_down(folder: Path, row: Row) -> None:
-    """Keep a score beside the run that made the set, for the report; a set that came without its run is left alone."""
-    if (folder / "run").is_dir() and os.access(folder / "run", os.W_OK):
-        with (folder / "run" / "scores.jsonl").open("a", encoding="utf-8") as file:
+    """Keep a score beside the run that made the set, for the report; a set that came without its run is left alone,
+    and so is one in a place that takes no more.
+    """
+    if (folder / "run").is_dir():
+        with contextlib.suppress(OSError), (folder / "run" / "scores.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row.to_dict()) + "\n")
 
 

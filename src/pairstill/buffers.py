@@ -109,4 +109,6 @@ def _epoch(epoch: Any, shapes: Mapping[str, torch.Size], path: Path, expert: int
     for (name, shape), value in zip(shapes.items(), values, strict=True):
         if value.shape != shape:
             raise PairstillError(f"{where}: {name} is {tuple(value.shape)}, but these towers have {tuple(shape)}.")
+        if not torch.isfinite(value).all():
+            raise PairstillError(f"{where}: {name} has NaN or infinite values.")
     return {name: value.detach().float().clone() for name, value in zip(shapes, values, strict=True)}

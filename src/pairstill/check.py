@@ -11,7 +11,7 @@ import numpy as np
 
 from pairstill.errors import PairstillError
 from pairstill.findings import Findings, Spread
-from pairstill.pairs import ImageStore, Indices, PairDataset
+from pairstill.pairs import ImageStore, Indices, PairDataset, is_unicode
 from pairstill.pictures import decode, map_chunks
 from pairstill.sources.spec import OnBad
 
@@ -64,7 +64,7 @@ def check(
     findings, faults = Findings(), _Faults()
     _find_unreadable(dataset, looks, findings, faults)
     _find_shared(dataset, looks, findings, faults)
-    _find_empty(dataset, findings, faults)
+    _find_empty_or_broken(dataset, findings, faults)
     _find_unlinked(dataset, findings, faults)
     if faults.messages and on_bad == "error":
         raise _refusal(dataset.name, faults.messages)
@@ -141,13 +141,15 @@ def _find_shared(dataset: PairDataset, looks: list[Look], findings: Findings, fa
                     faults.images.add(row)
 
 
-def _find_empty(dataset: PairDataset, findings: Findings, faults: _Faults) -> None:
+def _find_empty_or_broken(dataset: PairDataset, findings: Findings, faults: _Faults) -> None:
     pictures = {int(caption): int(picture) for picture, caption in dataset.links[::-1]}
     for row, caption in enumerate(dataset.captions):
-        if not caption.strip():
+        empty, broken = not caption.strip(), not is_unicode(caption)
+        if empty or broken:
             of = f" of {dataset.images.name(pictures[row])}" if row in pictures else ""
-            findings.empty_captions += 1
-            faults.messages.append(f"caption {row}{of} is empty.")
+            findings.empty_captions += empty
+            findings.broken_captions += broken
+            faults.messages.append(f"caption {row}{of} {'is empty' if empty else 'holds half a character'}.")
             faults.captions.add(row)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pairstill.errors import PairstillError, unknown
 from pairstill.progress import console
+from pairstill.redaction import without_secrets
 
 COMMANDS = {
     "demo": "embedded data, pip-installed weights: experts, distil, score, in minutes",
@@ -55,10 +56,13 @@ def main(argv: list[str] | None = None) -> int:
     except PairstillError as error:
         return _report(error, arguments)
     except KeyboardInterrupt:
-        console.print(f"stopped; what was finished is kept.\nContinue with:  {_again(arguments)}", soft_wrap=True)
+        line = f"stopped; what was finished is kept.\nContinue with:  {_again(arguments)}"
+        console.print(line, soft_wrap=True, markup=False)
         return 130
     except BrokenPipeError:
         return 0
+    except OSError as error:  # a disk that is full or a folder that is locked, wherever it was met
+        return _report(PairstillError(f"{error.filename or 'a file'}: {error.strerror or error}."), arguments)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -90,14 +94,19 @@ def _report(error: PairstillError, arguments: list[str]) -> int:
         console.print(f"{error}\nContinue with:  {_again(arguments)}", soft_wrap=True, markup=False)
         return 130
     console.print("[red]error:[/]", end=" ")
-    console.print(str(error), soft_wrap=True, markup=False)
+    console.print(_printable(str(error)), soft_wrap=True, markup=False)
     return 2
+
+
+def _printable(text: str) -> str:
+    """Without control characters: a picture's name, which others chose, must not steer the terminal."""
+    return "".join(letter if letter == "\n" or letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def _again(arguments: list[str]) -> str:
     """The command that goes on: the same one; `distill` wants to be told that it is to resume."""
     resume = ["--resume"] if arguments[:1] == ["distill"] and "--resume" not in arguments else []
-    return shlex.join(["pairstill", *arguments, *resume])
+    return without_secrets(shlex.join(["pairstill", *arguments, *resume]))
 
 
 def _parse(name: str, function: Callable[..., None], arguments: list[str]) -> dict[str, Any]:

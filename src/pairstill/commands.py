@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import shlex
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,8 @@ from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
 DEFAULT_TOWERS = Towers()
 
-out_console = Console(highlight=False, soft_wrap=True)
+out_console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+"""Prints names as they are: brackets and colons in a path are no markup."""
 
 
 def prepare(
@@ -73,7 +75,7 @@ def prepare(
     )  # fmt: skip
     prepared, found = prepare_folder(spec, folder, towers, workers)
     for line in found:
-        out_console.print(line, markup=False)
+        out_console.print(line)
     extract(prepared, towers, workers, api.device_named(device), launcher_named(launcher, jobs, address))
     out_console.print(f"\n{folder}: ready, fingerprint {prepared.dataset.fingerprint}, {towers.describe()}")
 
@@ -151,7 +153,8 @@ def distill(
     folder = _needed(out, "--out", "the folder of the distilled set")
     passes = Passes(micro_batch, precision)
     made = api.distill(data, folder, method, pairs, bank, protocol, settings, seed, resume, device, student, passes)
-    out_console.print(f"{folder}: {len(made)} pairs by {method}. Score it: pairstill evaluate {folder} --data {data}")
+    score = shlex.join(["pairstill", "evaluate", str(folder), "--data", data])
+    out_console.print(f"{folder}: {len(made)} pairs by {method}. Score it: {score}")
 
 
 def evaluate(
@@ -225,7 +228,7 @@ def compare(
     study = read_study(Path(recipe))
     launched = launcher_named(launcher, jobs, address)
     records, table = run(study, folder, data, launched, device), folder / f"{study.name}.md"
-    out_console.print(table.read_text(encoding="utf-8"), markup=False)
+    out_console.print(table.read_text(encoding="utf-8"))
     if failed := [record for record in records if "error" in record]:
         raise PairstillError(f"{len(failed)} of {len(records)} rows failed; the others are in {table}.")
 
@@ -321,9 +324,9 @@ def ls(what: str | None = None) -> None:
         raise unknown("listing", what, listings)
     for name, listing in listings.items():
         if what in (None, name):
-            out_console.print(f"[bold]{name}[/]")
+            out_console.print(name, style="bold")
             for entry, summary in listing().items():
-                out_console.print(f"  {entry:<20} {summary}", markup=False)
+                out_console.print(f"  {entry:<20} {summary}")
 
 
 def demo(out: str = "runs/demo") -> None:

@@ -55,7 +55,8 @@ class DistilledSet(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
             raise PairstillError(
                 f"the similarity of {count} pairs is [{count}, {count}], not {list(self.similarity.shape)}."
             )
-        if not (torch.isfinite(self.images).all() and torch.isfinite(self.texts).all()):
+        tensors = (self.images, self.texts, *([] if self.similarity is None else [self.similarity]))
+        if not all(torch.isfinite(tensor).all() for tensor in tensors):
             raise PairstillError("a distilled set must be finite: it has NaN or infinite values.")
 
     def __len__(self) -> int:

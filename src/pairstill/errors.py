@@ -5,9 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from pairstill.redaction import without_secrets
+
 
 class PairstillError(Exception):
-    """Bad input or a bad state that the person can mend. The command line prints it and exits with 2."""
+    """Bad input or a bad state that the person can mend. The command line prints it and exits with 2.
+
+    What it says may be kept in files, so it names no password and no token.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_secrets(message))
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> PairstillError:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from rich.markup import escape
 from torch import Tensor
 
 from pairstill.augment import dsa
@@ -200,9 +201,10 @@ def check_fits(encoded: Encoded, distilled: DistilledSet) -> None:
         )
     other = distilled.info.get("towers", {}).get("encoders", {}).get("text", encoded.encoders["text"])
     if other != encoded.encoders["text"]:
+        theirs, ours = escape(str(distilled.info["towers"]["text"])), escape(encoded.towers.text)
         console.print(
-            f"[yellow]note:[/] the set's texts come from {distilled.info['towers']['text']}, and are tested against "
-            f"captions encoded by {encoded.towers.text}: of the same width, but not of the same space.",
+            f"[yellow]note:[/] the set's texts come from {theirs}, and are tested against captions encoded by {ours}: "
+            "of the same width, but not of the same space.",
             soft_wrap=True,
         )
     if size != encoded.towers.image_size:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pairstill.augment import crop_and_flip, mirrored, warp
 from pairstill.errors import PairstillError
-from pairstill.files import digest_of, digest_of_items, locked, read_manifest, remove, sha256, write_manifest
+from pairstill.files import digest_of, digest_of_items, locked, publish, read_manifest, remove, sha256, write_manifest
 from pairstill.pairs import PairDataset
 from pairstill.pictures import load_pixels
 from pairstill.progress import progress
@@ -202,7 +202,7 @@ def _make(
     partial, note = path.with_suffix(".partial.npy"), path.with_suffix(".partial.json")
     try:
         _fill(partial, note, shape, dtype, compute, label)
-        partial.replace(path)
+        publish(partial, path)
         write_manifest(record, {"sha256": sha256(path), "shape": shape, "what": label})
         remove(note)
     except OSError as error:

@@ -42,11 +42,8 @@ def atomic(path: Path) -> Iterator[Path]:
         _remove_left(path)
         with _claimed(path) as temporary:
             yield temporary
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
             temporary.chmod(0o644)
-            temporary.replace(path)
-        _sync_folder(path.parent)
+            publish(temporary, path)
     except OSError as error:
         raise PairstillError(
             f"could not write {path}: {error.strerror or error}. Nothing was changed; "
@@ -55,6 +52,14 @@ def atomic(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def publish(whole: Path, path: Path) -> None:
+    """Give a file that is whole its final name: what it holds is on disk before the name is."""
+    with whole.open("rb+") as file:
+        os.fsync(file.fileno())
+    whole.replace(path)
+    _sync_folder(path.parent)
 
 
 @contextlib.contextmanager

@@ -48,6 +48,7 @@ class Findings:
     in_two_splits: int = 0
     unreadable: list[dict[str, str]] = field(default_factory=list)
     empty_captions: int = 0
+    broken_captions: int = 0
     images_without_caption: int = 0
     captions_without_image: int = 0
     dropped_images: int = 0
@@ -76,6 +77,7 @@ class Findings:
             ("pictures shared by splits (leaks)", len(self.leaks) + self.in_two_splits),
             ("unreadable pictures", len(self.unreadable)),
             ("empty captions", self.empty_captions),
+            ("captions with half a character in them", self.broken_captions),
             ("pictures without a caption", self.images_without_caption),
             ("captions without a picture", self.captions_without_image),
             ("pictures dropped", self.dropped_images),

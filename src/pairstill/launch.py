@@ -20,6 +20,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol
 
+from rich.markup import escape
+
 from pairstill.errors import PairstillError
 from pairstill.progress import console
 from pairstill.run import Interrupted
@@ -109,7 +111,7 @@ class Processes:
                     running.remove(one)
                     outcome = one.outcome()
                     if outcome is None and one.tries < TRIES:
-                        console.print(f"[yellow]note:[/] {one.task.name}: {one.how()}; it is started again")
+                        console.print(f"[yellow]note:[/] {escape(one.task.name)}: {one.how()}; it is started again")
                         waiting.appendleft((one.task, one.tries + 1))
                     else:
                         yield outcome or Outcome(one.task, error=one.how())

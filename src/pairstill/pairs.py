@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -14,6 +14,15 @@ from numpy.typing import NDArray
 from pairstill.errors import PairstillError
 
 Indices = NDArray[np.int64]
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written down: not with half a character in it, nor as a name of bytes that are no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @runtime_checkable
@@ -127,9 +136,21 @@ class PairDataset:
         else:
             for index in range(len(self.images)):
                 digest.update(hashlib.sha256(self.images.read(index)).digest())
-        for caption in self.captions:
-            digest.update(hashlib.sha256(caption.encode()).digest())
-        digest.update(np.ascontiguousarray(self.links, dtype="<i8").tobytes())
-        for name in sorted(self.splits):
-            digest.update(name.encode() + np.sort(self.splits[name]).astype("<i8").tobytes())
+        for part in self._annotations():
+            digest.update(part)
         return digest.hexdigest()[:16]
+
+    @cached_property
+    def annotations(self) -> str:
+        """A digest of captions, links and splits, whatever the pictures."""
+        digest = hashlib.sha256()
+        for part in self._annotations():
+            digest.update(part)
+        return digest.hexdigest()[:16]
+
+    def _annotations(self) -> Iterator[bytes]:
+        for caption in self.captions:
+            yield hashlib.sha256(caption.encode("utf-8", "surrogatepass")).digest()
+        yield np.ascontiguousarray(self.links, dtype="<i8").tobytes()
+        for name in sorted(self.splits):
+            yield name.encode() + np.sort(self.splits[name]).astype("<i8").tobytes()

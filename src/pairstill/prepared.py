@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ def _first_time(spec: SourceSpec, folder: Path, towers: Towers, workers: int) ->
             "license": dataset.license,
             "source": spec.to_dict(),
             "signature": opened.images.signature(),
+            "annotations": opened.annotations,
             "fingerprint": dataset.fingerprint,
             "sha256": {name: sha256(folder / name) for name in PAIRS},
             "findings": findings.to_dict(),
@@ -129,6 +131,12 @@ def open_prepared(folder: str | Path) -> Prepared:
     if record.get("format", FORMAT + 1) > FORMAT:
         raise PairstillError(f"{folder / 'prepared.json'} is damaged or from a newer pairstill. Prepare it again.")
     source = open_source(SourceSpec.from_dict(record["source"]), folder / "source")
+    changed = PairstillError(
+        f"the pictures or captions of {record['source']['source']} changed since {folder} was prepared. "
+        "Prepare them again into another folder."
+    )
+    if record.get("annotations", source.annotations) != source.annotations:
+        raise changed
     for name, expected in record["sha256"].items():
         if sha256(folder / name) != expected:
             raise PairstillError(f"{folder / name} was changed after it was written. Prepare the dataset again.")
@@ -137,12 +145,10 @@ def open_prepared(folder: str | Path) -> Prepared:
     if signature != record["signature"]:
         dataset = dataclasses.replace(dataset, digests=None)  # something was touched: read every picture again
     if dataset.fingerprint != record["fingerprint"]:
-        raise PairstillError(
-            f"the pictures or captions of {record['source']['source']} changed since {folder} was prepared. "
-            "Prepare them again into another folder."
-        )
+        raise changed
     if signature != record["signature"]:
-        write_manifest(folder / "prepared.json", {**record, "signature": signature})
+        with contextlib.suppress(PairstillError):  # in a folder that can't be written, it is read again each time
+            write_manifest(folder / "prepared.json", {**record, "signature": signature})
     return Prepared(folder, dataset, Towers.from_dict(record["towers"]))
 
 

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-console = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False, emoji=False)
 """Everything that is not a result goes to standard error, so that `--json` output can be piped."""
 
 SECONDS_BETWEEN_LINES = 15.0

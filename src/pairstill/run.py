@@ -20,6 +20,7 @@ from torch import Tensor
 from pairstill.errors import PairstillError
 from pairstill.files import read_manifest, read_sealed, write_manifest, write_sealed, write_text
 from pairstill.progress import console
+from pairstill.redaction import holds_secret
 
 _REPORTED_PACKAGES = ("pairstill", "torch", "timm", "transformers", "numpy", "faiss-cpu", "datasets")
 CHECKPOINT = "checkpoint.safetensors"
@@ -41,6 +42,7 @@ class Run:
         self.stopping = False
         self._started, self._before = time.monotonic(), 0.0
         plain = json.loads(json.dumps(config, default=str))
+        _refuse_secrets(plain)
         if (folder / "run.json").exists():
             self._continue(plain, resume)
         else:
@@ -114,6 +116,12 @@ class Run:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def _refuse_secrets(config: Mapping[str, Any]) -> None:
+    for key, value in _flat(config).items():
+        if holds_secret(str(value)):
+            raise PairstillError(f"{key} holds a password or a token ({value}), and a run keeps its settings.")
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

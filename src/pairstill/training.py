@@ -142,7 +142,8 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = group["full_lr"] * (recipe.decay if epoch >= math.ceil(recipe.epochs / 2) else 1.0)
         with global_seed(seed, "dropout", epoch):
-            _train_epoch(model, optimiser, pairs, recipe, generator(seed, "batches", epoch))
+            loss = _train_epoch(model, optimiser, pairs, recipe, generator(seed, "batches", epoch))
+        _refuse_divergence(model, loss, recipe, epoch + 1)
         if on_epoch:
             on_epoch(epoch + 1)
 
@@ -153,7 +154,8 @@ def _train_epoch(
     pairs: TrainingPairs,
     recipe: Recipe,
     random: torch.Generator,
-) -> None:
+) -> float:
+    """One pass over the pairs; returns the last loss."""
     model.train()
     loss = torch.zeros(())
     device = next(model.parameters()).device
@@ -169,5 +171,14 @@ def _train_epoch(
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
-    if not torch.isfinite(loss):
-        raise TrainingDiverged(f"training diverged: the loss became {loss.item()} with lr {recipe.lr}. Lower the lr.")
+    return loss.item()
+
+
+def _refuse_divergence(model: TwoTower, loss: float, recipe: Recipe, epoch: int) -> None:
+    """A bad gradient in the last step shows in no loss, so the parameters are looked at too."""
+    if math.isfinite(loss) and all(torch.isfinite(parameter).all() for parameter in model.parameters()):
+        return
+    raise TrainingDiverged(
+        f"training diverged in epoch {epoch}: the loss was {loss:.3g} with lr {recipe.lr}, or the parameters are no "
+        "numbers any more. Lower the lr: --recipe.lr of experts, --student.lr of students."
+    )

@@ -40,7 +40,7 @@ def dataset_card(
     """
     info = defaultdict(str, made.info)
     source = made.info.get("dataset", {})
-    name, count = source.get("name", "an unknown dataset"), len(made)
+    name, count = in_line(source.get("name", "an unknown dataset")), len(made)
     head = {
         "pretty_name": f"{count} distilled pairs of {name}",
         **licence_of(source.get("license")),
@@ -77,7 +77,7 @@ def model_card(towers: Mapping[str, Any], made_from: Mapping[str, Any], score: M
     return _render(
         "model.md",
         head,
-        name=source.get("name", "an unknown dataset"),
+        name=in_line(source.get("name", "an unknown dataset")),
         trained_on=f"{pairs} distilled pairs" if pairs else "all real pairs",
         towers=towers,
         score=score,
@@ -91,6 +91,11 @@ def licence_of(text: str | None) -> dict[str, str]:
     if name in HUB_LICENCES:
         return {"license": name}
     return {"license": "other", "license_name": "licence-of-the-source"} if name else {"license": "unknown"}
+
+
+def in_line(name: str) -> str:
+    """A dataset's name, which may be that of any folder, as it can stand in a line of Markdown."""
+    return " ".join(name.split()).replace("<", "&lt;")
 
 
 def _render(template: str, head: Mapping[str, Any], **values: Any) -> str:

@@ -48,6 +48,7 @@ def compare(
     missing = list({job.key(): job for job in todo if not _is_done(job)}.values())
     if len(missing) < len(todo):
         console.print(f"{len(todo) - len(missing)} of {len(todo)} rows are there already")
+    _collect(todo, study, out)  # a folder that can't be written is said before anything long
     _run_all(missing, todo, study, out, launcher)
     runs = {job.set_folder / "run": f"{job.entry.label}, {job.entry.pairs}" for job in reversed(todo)}
     write_curves(out, study.name, {label: run for run, label in reversed(runs.items())})

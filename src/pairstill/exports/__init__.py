@@ -11,7 +11,8 @@ from pathlib import Path
 from pairstill.distilled import DistilledSet, load
 from pairstill.errors import PairstillError, unknown
 from pairstill.exports import hub_dataset, plain_folder, shards
-from pairstill.exports.parts import Parts, read_record, write_record
+from pairstill.exports.parts import UNFINISHED, Parts, read_record, write_record
+from pairstill.files import remove, write_text
 from pairstill.report.gather import scores_of, view_run
 
 FORMATS: dict[str, tuple[Callable[[Parts, Path], None], Callable[[Path], Parts]]] = {
@@ -26,14 +27,21 @@ def export(distilled: str | Path, out: str | Path, to: str = "hf") -> Path:
     if to not in FORMATS:
         raise unknown("form of export", to, FORMATS)
     folder = Path(out)
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(folder.iterdir()) and not _was_stopped(folder, to):
         raise PairstillError(f"{folder} is not empty. Choose another --out.")
     made = load(distilled)
     parts = Parts.of(made, scores_of([view_run(Path(distilled))]))
-    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / UNFINISHED, to)
     FORMATS[to][0](parts, folder)
     write_record(folder, to, parts)
+    remove(folder / UNFINISHED)
     return folder
+
+
+def _was_stopped(folder: Path, to: str) -> bool:
+    """Whether all that is in a folder is part of an export of the same form that was not finished."""
+    marker = folder / UNFINISHED
+    return marker.exists() and marker.read_text(encoding="utf-8") == to
 
 
 def load_export(folder: str | Path) -> DistilledSet:

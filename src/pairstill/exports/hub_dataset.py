@@ -38,7 +38,6 @@ def write(parts: Parts, folder: Path) -> None:
         for row, picture in enumerate(parts.pictures)
     ]
     dataset = Dataset.from_list(rows, features=Features(columns))
-    (folder / "data").mkdir(exist_ok=True)
     with atomic(folder / FILE) as temporary:
         dataset.to_parquet(temporary)
     where = [{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*"}]}]

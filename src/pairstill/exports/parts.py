@@ -15,6 +15,9 @@ from pairstill.distilled import DistilledSet
 from pairstill.errors import PairstillError
 from pairstill.files import read_manifest, sha256, write_manifest
 
+UNFINISHED = "export.unfinished"
+"""Says that a folder belongs to an export, and to which form, until all of it is there."""
+
 Pictures = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -83,7 +86,8 @@ def _normalisation(info: dict[str, Any] | Any) -> tuple[Tensor, Tensor]:
 
 def write_record(folder: Path, form: str, parts: Parts) -> None:
     """`export.json`: what this folder is, written last."""
-    hashes = {path.relative_to(folder).as_posix(): sha256(path) for path in folder.rglob("*") if path.is_file()}
+    whole = (path for path in folder.rglob("*") if path.is_file() and path.name not in (UNFINISHED, "export.json"))
+    hashes = {path.relative_to(folder).as_posix(): sha256(path) for path in whole}
     record = {"form": form, "clipped": parts.clipped, "info": parts.info, "sha256": dict(sorted(hashes.items()))}
     write_manifest(folder / "export.json", record)
 

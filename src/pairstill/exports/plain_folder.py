@@ -11,7 +11,7 @@ from PIL import Image
 from pairstill.errors import PairstillError
 from pairstill.exports.card import export_card
 from pairstill.exports.parts import Parts
-from pairstill.files import read_tensors, write_tensors, write_text
+from pairstill.files import atomic, read_tensors, write_tensors, write_text
 
 USAGE = """from datasets import load_dataset
 
@@ -24,7 +24,8 @@ def write(parts: Parts, folder: Path) -> None:
     lines = []
     for row, picture in enumerate(parts.pictures):
         name = f"{row:05d}.png"
-        Image.fromarray(picture).save(folder / name)
+        with atomic(folder / name) as temporary:
+            Image.fromarray(picture).save(temporary, "png")
         near = list(parts.captions[row])
         lines.append(json.dumps({"file_name": name, "text": near[0], "nearest_captions": near}, ensure_ascii=False))
     write_text(folder / "metadata.jsonl", "".join(f"{line}\n" for line in lines))

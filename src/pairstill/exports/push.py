@@ -7,6 +7,7 @@ from typing import Any
 
 from pairstill.distilled import load
 from pairstill.errors import PairstillError
+from pairstill.redaction import without_secrets
 
 KINDS = {"distilled.json": "dataset", "export.json": "dataset", "student.json": "model"}
 NOT_UPLOADED = ["run/*", "*.lock"]
@@ -44,4 +45,4 @@ def push_to_hub(folder: str | Path, repo: str, private: bool = True, endpoint: s
         raise PairstillError(
             f"{folder} could not be uploaded to {repo}: {error}. Are you logged in (hf auth login)? Is there a network?"
         ) from error
-    return str(done.commit_url)
+    return without_secrets(str(done.commit_url))

@@ -10,6 +10,7 @@ with a large language model; that part is not here: each pair keeps the caption 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from torch.nn.functional import normalize
 from pairstill.diffusion import Diffusion, diversity
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
+from pairstill.errors import PairstillError
 from pairstill.init import choose_pairs
 from pairstill.losses import info_nce
 from pairstill.methods.checks import check_settings
@@ -98,11 +100,21 @@ def tune(model: Diffusion, pairs: EncodedSplit, context: Context) -> None:
                 loss = tuning_loss(model, pairs, rows, context, generator(context.seed, "edge", epoch, step))
                 optimiser.zero_grad()
                 loss.backward()
+                _refuse_divergence(model, loss.item(), epoch, step)
                 optimiser.step()
                 context.run.event("step", epoch=epoch, step=step, loss=loss.item())
                 advance(len(rows), note=f"loss {loss.item():.3f}")
                 _stop_if_asked(context)
             context.run.save_checkpoint(dict(model.tuned), {"epochs": epoch + 1})
+
+
+def _refuse_divergence(model: Diffusion, loss: float, epoch: int, step: int) -> None:
+    norm = torch.nn.utils.clip_grad_norm_(model.tuned.values(), math.inf)
+    if not (math.isfinite(loss) and torch.isfinite(norm)):
+        raise PairstillError(
+            f"the tuning diverged in epoch {epoch + 1}, step {step + 1}: the loss was {loss:.3g} and the norm of its "
+            f"gradient {norm.item():.3g}. Finished epochs are kept. Lower --settings.lr, and start in another folder."
+        )
 
 
 def tuning_loss(

@@ -68,6 +68,8 @@ def optimise(
     `as_candidate` makes what students train on out of the tensors that are optimised.
     """
     chosen, done = _restore(context, synthetic)
+    if done == 0:
+        context.run.event("plan", iterations=iterations)  # a method may do more than it was asked for
 
     def check() -> None:
         if done % check_every == 0 or done == iterations:

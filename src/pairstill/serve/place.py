@@ -62,7 +62,8 @@ def _children(path: Path) -> list[Path]:
 def progress_of(run: RunView) -> dict[str, object]:
     """How far a run is: iterations done and asked for, seconds so far, and seconds left if that can be told."""
     steps = [step for step in run.of_kind("step") if "iteration" in step]
-    total = run.config.get("settings", {}).get("iterations")
+    plans = run.of_kind("plan") or [run.config.get("settings", {})]
+    total = plans[-1].get("iterations")
     done = steps[-1]["iteration"] if steps else 0
     seconds = run.events[-1]["seconds"] if run.events else 0.0
     left = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pairstill.errors import PairstillError
+from pairstill.pairs import is_unicode
 
 # Where the pictures of the usual downloads lie, seen from their annotations.
 USUAL_FOLDERS = (
@@ -55,7 +56,8 @@ class FileImages:
         for name in self.names:
             try:
                 status = (self.root / name).stat()
-                digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+                times = f"{status.st_mtime_ns}\0{status.st_ctime_ns}"  # a copy may keep the first, not the second
+                digest.update(f"{name}\0{status.st_size}\0{times}\n".encode())
             except OSError:
                 digest.update(f"{name}\0missing\n".encode())
         return digest.hexdigest()[:16]
@@ -70,6 +72,7 @@ def file_images(root: Path, names: Sequence[str], where: Sequence[str], must_exi
         where: For each name the annotation row, for errors.
         must_exist: Whether a missing file is an error now rather than when it is read.
     """
+    _refuse_broken_names(names, where)
     _refuse_escapes(root, names, where)
     if must_exist:
         missing = [row for row, name in enumerate(names) if not (root / name).is_file()]
@@ -81,6 +84,12 @@ def file_images(root: Path, names: Sequence[str], where: Sequence[str], must_exi
                 "Restore them, say where they are with images, or drop them with on_bad=skip."
             )
     return FileImages(root, names, where)
+
+
+def _refuse_broken_names(names: Sequence[str], where: Sequence[str]) -> None:
+    for name, place in zip(names, where, strict=True):
+        if not is_unicode(name) or "\0" in name:
+            raise PairstillError(f"{place}: the picture's name {name!r} is no valid text. Rename the file.")
 
 
 def _refuse_escapes(root: Path, names: Sequence[str], where: Sequence[str]) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pairstill.errors import PairstillError, unknown
+from pairstill.pairs import is_unicode
+from pairstill.redaction import holds_secret
 
 OnBad = Literal["error", "skip"]
 
@@ -45,6 +47,14 @@ class SourceSpec:
     def __post_init__(self) -> None:
         if not self.source.strip():
             raise PairstillError("source is empty. Give a file, a folder, a Hub name, or 'emoji'.")
+        for name in ("source", "images"):
+            if not is_unicode(getattr(self, name) or ""):
+                raise PairstillError(f"{name} is {getattr(self, name)!r}, which is no valid text. Rename the folder.")
+            if holds_secret(getattr(self, name) or ""):
+                raise PairstillError(
+                    f"{name} holds a password or a token ({getattr(self, name)}), which would be kept beside the data. "
+                    "For the Hub, log in (hf auth login) or set HF_TOKEN; fetch other data first."
+                )
         for name in ("val_fraction", "test_fraction"):
             if not 0 < getattr(self, name) < 1:
                 raise PairstillError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1.")

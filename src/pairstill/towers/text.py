@@ -164,13 +164,10 @@ def _pretrained(source: TextSource) -> tuple[nn.Module, Any]:
         return _from_folder(str(Path(source.name).expanduser()))
     if source.origin == "package":
         return _from_folder(str(text_package_folder(source.name, cast(TextPreset, source.preset))))
-    from transformers import AutoModel, AutoTokenizer
-
     hub_id = source.preset.hub_id if source.preset else source.name
     offline = not hub_reachable()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(hub_id, local_files_only=offline)
-        return AutoModel.from_pretrained(hub_id, local_files_only=offline), tokenizer
+        return _load(hub_id, offline)
     except (OSError, ValueError) as error:
         if offline:
             raise no_network("text", source.name) from error
@@ -178,13 +175,18 @@ def _pretrained(source: TextSource) -> tuple[nn.Module, Any]:
 
 
 def _from_folder(folder: str) -> tuple[nn.Module, Any]:
-    from transformers import AutoModel, AutoTokenizer
-
     try:
-        model = AutoModel.from_pretrained(folder, local_files_only=True)
-        return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return _load(folder, offline=True)
     except (OSError, ValueError) as error:
         raise PairstillError(f"{folder} does not hold a text encoder that transformers can load: {error}") from error
+
+
+def _load(name: str, offline: bool) -> tuple[nn.Module, Any]:
+    """Model and tokenizer by transformers' own code: code that comes with weights is never run, nor asked about."""
+    from transformers import AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(name, local_files_only=offline, trust_remote_code=False)
+    return model, AutoTokenizer.from_pretrained(name, local_files_only=offline, trust_remote_code=False)
 
 
 def _random(source: TextSource) -> tuple[nn.Module, Any]:
@@ -193,7 +195,7 @@ def _random(source: TextSource) -> tuple[nn.Module, Any]:
 
     assert source.preset is not None, "resolve_text has seen the preset"
     folder = text_package_folder("minilm", TEXT_PRESETS["minilm"])
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     config = getattr(transformers, source.preset.config)(**source.preset.sizes)
     with global_seed(0, source.name):
         return transformers.AutoModel.from_config(config), tokenizer
