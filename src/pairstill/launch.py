@@ -245,6 +245,9 @@ class OnRay:
                 try:
                     value, error = ray.get(ready)
                     yield Outcome(task, value, error)
+                except ray.exceptions.RayTaskError as trouble:  # before our code had a say: an import that failed there
+                    last_line = str(trouble).strip().splitlines()[-1]
+                    yield Outcome(task, error=f"its worker could not begin it: {last_line}")
                 except ray.exceptions.RayError as trouble:
                     first_line = str(trouble).strip().splitlines()[0]
                     yield Outcome(task, error=f"its worker was lost {TRIES} times: {first_line}")
