@@ -47,7 +47,7 @@ def anonymous_mib() -> float:
 
 @contextlib.contextmanager
 def stage(pairs: int, name: str, times: int = 1) -> Iterator[None]:
-    """Print the seconds (of one of `times`; of the clock and the processor) and the peak memory of what is inside."""
+    """Print the seconds of what is inside (of one of `times`), of clock and processor, and its peak memory."""
     peak, stop = [anonymous_mib()], threading.Event()
 
     def look() -> None:
