@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import time
 import torch
 
 from benchmarks.step import RESULTS, grown_by, held_by_tensors, write
+from pairstill.compare.job import peak_mib
 from pairstill.towers import Passes, fold, load_image_encoder
 
 SIZES = (0, 50, 25, 10, 5, 1)
@@ -35,7 +35,7 @@ def measure(pairs: int, size: int, micro_batch: int) -> None:
     begin = time.perf_counter()
     step()
     seconds = time.perf_counter() - begin
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    resident = peak_mib()
     print(json.dumps({"mib": held_by_tensors() + grown_by(step), "resident": resident, "seconds": seconds}))
 
 

@@ -24,7 +24,6 @@ import gc
 import itertools
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -38,6 +37,7 @@ from torch import Tensor
 
 import pairstill  # noqa: F401  (before torch)
 from pairstill.bank import Bank, parameters_of
+from pairstill.compare.job import peak_mib
 from pairstill.losses import agreement, discrepancy, info_nce, kernel_energy
 from pairstill.merge import merge, merge_ratio
 from pairstill.methods import mdm
@@ -273,7 +273,7 @@ def peak_of(kind: str) -> None:
             step = bare_step(made, synthetic)
         for _ in range(3):
             step()
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        resident = peak_mib()
         tensors = held_by_tensors() + grown_by(step)
     pairs = (synthetic.images.numel() + synthetic.texts.numel()) * 4 / 2**20
     teacher = sum(p.numel() for p in made.new_model(0).parameters()) * 4 / 2**20

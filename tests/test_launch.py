@@ -146,39 +146,34 @@ def test_the_command_says_what_it_needs():
         launcher_named("local", 2, "auto")
 
 
-def test_features_are_the_same_wherever_they_are_computed(launcher, heads_data, tmp_path, monkeypatch):
-    """Parts of 64 rows: what is encoded at once, for pictures; captions all fit in one such block."""
-    monkeypatch.setattr(extraction, "ROWS", 64)
-    copy = replace(heads_data, folder=tmp_path)
+@pytest.mark.parametrize("kind", ["processes", "ray"])
+def test_features_are_the_same_wherever_they_are_computed(kind, request, heads_data, tmp_path, monkeypatch):
+    """Two parts of 160 pictures, of which the first was there before, and three of 320 captions."""
+    launcher = request.getfixturevalue("cluster") if kind == "ray" else Processes(2)
+    monkeypatch.setattr(extraction, "ROWS", 128)
+    copy, changed = replace(heads_data, folder=tmp_path), []
+    first = extraction._extraction("images", copy, heads_data.towers, 0, "cpu").part(0, 128)
+    first.matrix()
+    written, forget = first.path.stat().st_mtime_ns, features.Extraction.forget
+
+    def look_and_forget(part):
+        changed.append(part.path.stat().st_mtime_ns)
+        forget(part)
+
+    monkeypatch.setattr(features.Extraction, "forget", look_and_forget)
     extraction.extract(copy, heads_data.towers, 0, "cpu", launcher)
+    assert len(changed) == 5
+    assert written in changed
     made = {path.name: path.read_bytes() for path in (tmp_path / "features").glob("*.npy")}
-    known = {path.name: path.read_bytes() for path in (heads_data.folder / "features").glob("*.npy")}
     assert {name.split("-")[0] for name in made} == {"images", "texts"}
-    assert {name: known[name] == content for name, content in made.items()} == dict.fromkeys(made, True)
+    assert all((heads_data.folder / "features" / name).read_bytes() == content for name, content in made.items())
 
 
-def test_parts_of_features_that_were_made_before_are_kept(heads_data, tmp_path, monkeypatch):
-    monkeypatch.setattr(extraction, "ROWS", 64)
-    copy = replace(heads_data, folder=tmp_path)
-    whole = extraction._extraction("images", copy, heads_data.towers, 0, "cpu")
-    whole.part(0, 64).matrix()
-    before = (tmp_path / "features" / f"{whole.path.stem}-rows-0-64.npy").stat().st_mtime_ns
-    seen = []
-    forget = features.Extraction.forget
-    monkeypatch.setattr(
-        features.Extraction, "forget", lambda part: (seen.append(part.path.stat().st_mtime_ns), forget(part))
-    )
-    extraction.extract(copy, heads_data.towers, 0, "cpu", Processes(2))
-    assert before in seen
-
-
-def test_students_score_the_same_wherever_they_train(launcher, heads_data, tmp_path):
-    made = api.distill(heads_data, tmp_path / "set", "random", 8)
+@pytest.mark.parametrize(("kind", "what"), [("processes", "set"), ("ray", "set"), ("ray", "full")])
+def test_students_score_the_same_wherever_they_train(kind, what, request, heads_data, tmp_path):
+    launcher = request.getfixturevalue("cluster") if kind == "ray" else Processes(2)
+    pairs = "full" if what == "full" else api.distill(heads_data, tmp_path / "set", "random", 8)
     rows = [
-        api.evaluate(what, heads_data, seeds=2, student=TINY_RECIPE, launcher=where)
-        for what in (made, "full")
-        for where in (Here(), launcher)
+        api.evaluate(pairs, heads_data, seeds=2, student=TINY_RECIPE, launcher=where) for where in (Here(), launcher)
     ]
-    plain = [replace(row, seconds=0.0) for row in rows]
-    assert plain[0] == plain[1]
-    assert plain[2] == plain[3]
+    assert replace(rows[0], seconds=0.0) == replace(rows[1], seconds=0.0)

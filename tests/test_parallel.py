@@ -15,7 +15,7 @@ from pairstill.run import read_events
 from pairstill.towers import Passes
 
 REHEARSAL = {"iterations": 4, "check_every": 2, "steps": 3, "width": 8, "real_batch": 16, "views": 0, "image_lr": 0.05}
-MDM = {"iterations": 3, "check_every": 3, "real_batch": 7, "image_lr": 100.0}
+MDM = {"iterations": 2, "check_every": 2, "real_batch": 7, "image_lr": 100.0}
 
 
 def with_two(data, bank, out, method, settings):
@@ -34,49 +34,48 @@ def losses(folder):
     return [event["loss"] for event in read_events(folder / "run") if event["kind"] == "step"]
 
 
-CASES = pytest.mark.parametrize(
-    ("towers", "method", "settings"), [("heads", "rehearsal", REHEARSAL), ("full", "mdm", MDM)]
-)
+@pytest.fixture(scope="module", params=[("heads", "rehearsal", REHEARSAL), ("full", "mdm", MDM)], ids=["heads", "full"])
+def alone(request, tmp_path_factory):
+    """A method, its settings, data and bank, and what one process makes of them in one batch."""
+    towers, method, settings = request.param
+    data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
+    folder = tmp_path_factory.mktemp("alone")
+    chosen = METHODS[method].settings(**settings)
+    return data, bank, method, settings, folder, api.distill(data, folder, method, 5, bank, settings=chosen)
 
 
-def assert_the_same(data, folder, one, two):
+def assert_the_same(alone, folder, made):
     """Sets, losses and last states agree, and every picture had moved."""
-    assert one.info["chosen"]["iteration"] == two.info["chosen"]["iteration"]
-    torch.testing.assert_close(two.images, one.images, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(two.texts, one.texts, rtol=1e-3, atol=1e-3)
-    assert losses(folder / "two") == pytest.approx(losses(folder / "one"), rel=1e-4)
-    ends = [read_tensors(folder / name / "run/checkpoint.safetensors") for name in ("one", "two")]
+    data, _, _, _, first, one = alone
+    assert one.info["chosen"]["iteration"] == made.info["chosen"]["iteration"]
+    torch.testing.assert_close(made.images, one.images, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(made.texts, one.texts, rtol=1e-3, atol=1e-3)
+    assert losses(folder) == pytest.approx(losses(first), rel=1e-4)
+    ends = [read_tensors(place / "run/checkpoint.safetensors") for place in (first, folder)]
     for name in ("images", "texts"):
         torch.testing.assert_close(ends[1][name], ends[0][name], rtol=1e-3, atol=1e-3)
-    start = api.distill(data, folder / "start", "kmeans", 5).images
+    start = api.distill(data, folder.with_name(f"{folder.name}-start"), "kmeans", 5).images
     assert ((ends[1]["images"] - start).abs().amax(dim=(1, 2, 3)) > 1e-2).all()
 
 
-@CASES
-def test_two_processes_make_what_one_makes(towers, method, settings, request, tmp_path):
-    data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
-    one = api.distill(data, tmp_path / "one", method, 5, bank, settings=METHODS[method].settings(**settings))
-    two = with_two(data, bank, tmp_path / "two", method, settings)
-    assert_the_same(data, tmp_path, one, two)
+def test_two_processes_make_what_one_makes(alone, tmp_path):
+    data, bank, method, settings, _, _ = alone
+    assert_the_same(alone, tmp_path / "two", with_two(data, bank, tmp_path / "two", method, settings))
 
 
-@CASES
-def test_micro_batches_make_what_one_batch_makes(towers, method, settings, request, tmp_path):
-    data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
+def test_micro_batches_make_what_one_batch_makes(alone, tmp_path):
+    data, bank, method, settings, _, _ = alone
     chosen = METHODS[method].settings(**settings)
-    one = api.distill(data, tmp_path / "one", method, 5, bank, settings=chosen)
-    two = api.distill(data, tmp_path / "two", method, 5, bank, settings=chosen, passes=Passes(2))
-    assert_the_same(data, tmp_path, one, two)
+    made = api.distill(data, tmp_path / "parts", method, 5, bank, settings=chosen, passes=Passes(2))
+    assert_the_same(alone, tmp_path / "parts", made)
 
 
-@CASES
-def test_mixed_precision_makes_nearly_the_same(towers, method, settings, request, tmp_path):
-    data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
-    chosen = METHODS[method].settings(**settings)
-    for name, passes in (("one", Passes()), ("two", Passes(precision="mixed"))):
-        api.distill(data, tmp_path / name, method, 5, bank, settings=chosen, passes=passes)
-    exact, mixed = losses(tmp_path / "one"), losses(tmp_path / "two")
-    assert mixed == pytest.approx(exact, rel=0.05)
-    assert mixed != exact
+@pytest.mark.parametrize("alone", [("heads", "rehearsal", REHEARSAL)], indirect=True)
+def test_mixed_precision_makes_nearly_the_same(alone, tmp_path):
+    data, bank, method, settings, first, _ = alone
+    chosen, mixed = METHODS[method].settings(**settings), Passes(precision="mixed")
+    api.distill(data, tmp_path / "mixed", method, 5, bank, settings=chosen, passes=mixed)
+    assert losses(tmp_path / "mixed") == pytest.approx(losses(first), rel=0.05)
+    assert losses(tmp_path / "mixed") != losses(first)
     with pytest.raises(PairstillError, match="precision"):
-        api.distill(data, tmp_path / "two", method, 5, bank, settings=chosen, resume=True)
+        api.distill(data, tmp_path / "mixed", method, 5, bank, settings=chosen, resume=True)

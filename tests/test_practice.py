@@ -87,8 +87,9 @@ def test_a_student_arrives_where_torch_optim_would_take_it():
 
 
 MEMORY = """
-import resource, sys, torch
+import sys, torch
 from torch import nn
+from pairstill.compare.job import peak_mib
 from pairstill.losses import info_nce
 from pairstill.methods.practice import Inertia, through_practice
 from pairstill.methods.trajectory import Material, Student
@@ -103,7 +104,7 @@ batches = [torch.arange(1500)] * int(sys.argv[1])
 exam = lambda p: info_nce(*torch.func.functional_call(model, p, (x[:100], t[:100])))
 way = {"ours": through_practice, "autograd": unrolled_by_autograd}[sys.argv[2]]
 way(Student(model, 0), start, data, batches, Inertia(0.9, 5e-4), exam)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(peak_mib())
 """
 
 
