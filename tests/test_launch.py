@@ -71,6 +71,13 @@ def test_an_answer_may_be_longer_than_a_pipe():
     assert len(outcome.value) == 1 << 20
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_processes_stay_for_the_next_task_unless_it_is_to_be_alone(alone):
+    found = [outcome.value for outcome in Processes(1).run([Task(str(n), os.getpid, alone=alone) for n in range(3)])]
+    assert len(set(found)) == (3 if alone else 1)
+    assert os.getpid() not in found
+
+
 def test_a_bug_is_told_by_its_name():
     (outcome,) = Processes(1).run([Task("bug", crash)])
     assert outcome.error == "RuntimeError: a bug"

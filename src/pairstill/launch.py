@@ -20,8 +20,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol
 
-from rich.markup import escape
-
 from pairstill.errors import PairstillError
 from pairstill.progress import console
 from pairstill.run import Interrupted
@@ -36,11 +34,12 @@ Where = Literal["local", "ray"]
 
 @dataclass(frozen=True)
 class Task:
-    """A function of a module, and what to call it with."""
+    """A function of a module, and what to call it with; `alone` in a process that does nothing before or after it."""
 
     name: str
     do: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,34 +91,47 @@ def in_turn(launcher: Launcher) -> Launcher:
 
 @dataclass(frozen=True)
 class Processes:
-    """Each task in a process of its own, `at_once` at a time, that share this process's threads."""
+    """Tasks in `at_once` processes, which share this process's threads and stay for the next task."""
 
     at_once: int = 1
 
     def run(self, tasks: Sequence[Task], started: Callable[[Task], None] = _nothing) -> Iterator[Outcome]:
         """See `Launcher`. When this process is stopped, the tasks are: each saves its state first."""
-        waiting, running = deque((task, 1) for task in tasks), list[_Running]()
+        waiting, busy, idle = deque((task, 1) for task in tasks), list[_Busy](), list[_Worker]()
         try:
-            while waiting or running:
-                while waiting and len(running) < self.at_once:
-                    task, tries = waiting.popleft()
-                    running.append(_Running.start(task, tries, self._threads()))
+            while waiting or busy:
+                begun = [waiting.popleft() for _ in range(min(len(waiting), self.at_once - len(busy)))]
+                workers = [self._worker(task, idle) for task, _ in begun]  # all start before the first is waited for
+                for (task, tries), worker in zip(begun, workers, strict=True):
+                    worker.give(task)
+                    busy.append(_Busy(task, tries, worker))
                     if tries == 1:
                         started(task)
-                ended = wait([one.answer for one in running])
-                for one in [one for one in running if one.answer in ended]:
-                    running.remove(one)
+                ended = wait([one.worker.pipe for one in busy])
+                for one in [one for one in busy if one.worker.pipe in ended]:
+                    busy.remove(one)
                     outcome = one.outcome()
-                    if outcome is None and one.tries < TRIES:
-                        console.print(f"[yellow]note:[/] {escape(one.task.name)}: {one.how()}; it is started again")
+                    if outcome is not None:
+                        idle.append(one.worker)
+                        yield outcome
+                    elif one.tries < TRIES:
+                        console.print(f"[yellow]note:[/] {one.task.name}: {one.worker.how()}; it is started again")
                         waiting.appendleft((one.task, one.tries + 1))
                     else:
-                        yield outcome or Outcome(one.task, error=one.how())
+                        yield Outcome(one.task, error=one.worker.how())
         finally:
-            for one in running:
-                one.interrupt()
-            for one in running:
-                one.process.join()
+            for one in busy:
+                one.worker.interrupt()
+            for worker in [*idle, *(one.worker for one in busy)]:
+                worker.end()
+
+    def _worker(self, task: Task, idle: list[_Worker]) -> _Worker:
+        """One that has nothing to do, or a new one; for a task that is to be alone always a new one."""
+        if idle and not task.alone:
+            return idle.pop()
+        while idle and task.alone:
+            idle.pop().end()
+        return _Worker.start(self._threads())
 
     def _threads(self) -> int | None:
         import torch
@@ -128,34 +140,45 @@ class Processes:
 
 
 @dataclass(frozen=True)
-class _Running:
-    """A task's process."""
+class _Busy:
+    """A task, how often it was begun, and the worker that has it."""
 
     task: Task
     tries: int
-    process: BaseProcess
-    answer: Connection
-
-    @classmethod
-    def start(cls, task: Task, tries: int, threads: int | None) -> _Running:
-        spawn = multiprocessing.get_context("spawn")
-        answer, given = spawn.Pipe(duplex=False)
-        process = spawn.Process(target=_in_child, args=(given, task, threads))
-        process.start()
-        given.close()
-        return cls(task, tries, process, answer)
+    worker: _Worker
 
     def outcome(self) -> Outcome | None:
-        """What the process answered; None if it died without a word. The answer ends with the process that gives it."""
+        """What the worker answered; None if it died without a word."""
         try:
-            value, error = self.answer.recv()
+            value, error = self.worker.pipe.recv()
             return Outcome(self.task, value, error)
-        except EOFError:
+        except (EOFError, ConnectionError):
+            self.worker.process.join()
+            if self.worker.process.exitcode == INTERRUPTED:
+                raise KeyboardInterrupt from None
             return None
-        finally:
-            self.process.join()
-            if self.process.exitcode == INTERRUPTED:
-                raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A process that does one task after another."""
+
+    process: BaseProcess
+    pipe: Connection
+
+    @classmethod
+    def start(cls, threads: int | None) -> _Worker:
+        spawn = multiprocessing.get_context("spawn")
+        pipe, theirs = spawn.Pipe()
+        process = spawn.Process(target=_in_child, args=(theirs, threads))
+        process.start()
+        theirs.close()
+        return cls(process, pipe)
+
+    def give(self, task: Task) -> None:
+        """Send it a task; that it died meanwhile will be seen when its answer is waited for."""
+        with contextlib.suppress(ConnectionError):
+            self.pipe.send(task)
 
     def how(self) -> str:
         """How a process that died did so."""
@@ -168,15 +191,23 @@ class _Running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGINT)
 
+    def end(self) -> None:
+        """Give it no more tasks, and wait until it has gone."""
+        self.pipe.close()
+        self.process.join()
 
-def _in_child(answer: Connection, task: Task, threads: int | None) -> None:
+
+def _in_child(pipe: Connection, threads: int | None) -> None:
     os.setpgrp()  # Ctrl-C goes to the parent, which passes it on, once
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     if threads:
         _share(threads)
     try:
-        answer.send(_answer(task))
+        while True:
+            pipe.send(_answer(pipe.recv()))
+    except (EOFError, ConnectionError):  # there are no more tasks
+        return
     except (KeyboardInterrupt, Interrupted):
         sys.exit(INTERRUPTED)
 
@@ -236,8 +267,9 @@ class OnRay:
         self._connect(ray)
         total = ray.cluster_resources()
         threads, gpus = max(1, int(total.get("CPU", 1)) // self.at_once), total.get("GPU", 0) / self.at_once
-        remote = ray.remote(num_cpus=threads, num_gpus=min(1, gpus), max_retries=TRIES - 1)(_on_worker)
-        pending = {remote.remote(task.do, task.arguments, threads): task for task in tasks}
+        asked = {"num_cpus": threads, "num_gpus": min(1, gpus), "max_retries": TRIES - 1}
+        remote = {alone: ray.remote(**asked, max_calls=int(alone))(_on_worker) for alone in (False, True)}
+        pending = {remote[task.alone].remote(task.do, task.arguments, threads): task for task in tasks}
         try:
             while pending:
                 (ready, *_), _ = ray.wait(list(pending))

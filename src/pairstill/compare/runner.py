@@ -141,7 +141,7 @@ def _run_all(missing: Sequence[Job], todo: Sequence[Job], study: Study, out: Pat
         remove(job.failure)
         console.print(f"[bold]{len(started)}/{len(jobs)}[/] {escape(task.name)}", soft_wrap=True)
 
-    for outcome in launcher.run([Task(_name(job), run_job, (job,)) for job in jobs], start):
+    for outcome in launcher.run([Task(_name(job), run_job, (job,), alone=True) for job in jobs], start):
         (job,) = outcome.task.arguments
         done.add(job.key())
         if outcome.error:
