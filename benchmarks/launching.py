@@ -23,7 +23,7 @@ from pairstill.launch import Processes
 from pairstill.prepared import Prepared, open_prepared
 from pairstill.training import EXPERT_RECIPE
 
-PRODUCTS = 4000
+PRODUCTS = 12_000
 
 
 def multiply(products: int) -> None:
@@ -37,7 +37,7 @@ def bare_gain() -> float:
     """How much more work two processes do in the same time than one."""
     spawn, seconds = multiprocessing.get_context("spawn"), list[float]()
     for count in (1, 2):
-        processes = [spawn.Process(target=multiply, args=(PRODUCTS * 10 // count,)) for _ in range(count)]
+        processes = [spawn.Process(target=multiply, args=(PRODUCTS // count,)) for _ in range(count)]
         begin = time.perf_counter()
         for process in processes:
             process.start()
