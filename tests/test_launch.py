@@ -157,7 +157,7 @@ def test_the_command_says_what_it_needs():
 def test_features_are_the_same_wherever_they_are_computed(kind, request, heads_data, tmp_path, monkeypatch):
     """Two parts of 160 pictures, of which the first was there before, and three of 320 captions."""
     launcher = request.getfixturevalue("cluster") if kind == "ray" else Processes(2)
-    monkeypatch.setattr(extraction, "ROWS", 128)
+    monkeypatch.setattr(extraction, "PART_ROWS", 128)
     copy, changed = replace(heads_data, folder=tmp_path), []
     first = extraction._extraction("images", copy, heads_data.towers, 0, "cpu").part(0, 128)
     first.matrix()

@@ -123,9 +123,7 @@ def _score(
     scores: dict[str, Recall] = {}
     with progress(f"students on {method}", seeds) as advance:
         for outcome in in_turn(launcher).run(tasks):
-            if outcome.error:
-                raise PairstillError(f"{outcome.task.name}: {outcome.error}")
-            scores[outcome.task.name] = reported(outcome.value, protocol)
+            scores[outcome.task.name] = reported(outcome.result(), protocol)
             advance(1, note=f"mean recall {scores[outcome.task.name].mean:.1f}")
     seconds = time.monotonic() - start
     in_order = [scores[task.name] for task in tasks]

@@ -111,10 +111,9 @@ def _train_all(
     tasks = [Task(f"expert {n + 1}", _train_one, (data, bank.folder, n, recipe, seed, device)) for n in missing]
     with _epochs_counted(bank, missing, recipe):
         for outcome in in_turn(launcher).run(tasks):
-            if outcome.error:
-                raise PairstillError(f"{outcome.task.name}: {outcome.error} Finished experts and epochs are kept.")
-            bank.complete(outcome.value["expert"], recipe.epochs)
-            run.event("expert", **outcome.value)
+            found = outcome.result("Finished experts and epochs are kept.")
+            bank.complete(found["expert"], recipe.epochs)
+            run.event("expert", **found)
 
 
 @contextlib.contextmanager

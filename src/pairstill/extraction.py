@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pairstill.errors import PairstillError
 from pairstill.features import Extraction, Matrix, image_features, pixel_bytes, text_features
+from pairstill.files import locked
 from pairstill.launch import Here, Launcher, Task, in_turn
 from pairstill.prepared import Prepared
 from pairstill.progress import progress
 from pairstill.towers import Towers, load_image_encoder, load_text_encoder
 
-ROWS = 8192
-"""Of a part: a multiple of what is encoded at once, so that the numbers are those of one process to the last bit."""
+PART_ROWS = 8192
+"""A multiple of what is encoded at once, so that the numbers are those of one process to the last bit."""
 
 Kind = Literal["texts", "images", "pixels"]
 
@@ -27,8 +27,10 @@ def extract(data: Prepared, towers: Towers, workers: int, device: str, launcher:
         whole = _extraction(kind, data, towers, workers, device)
         if isinstance(in_turn(launcher), Here):
             whole.matrix()
-        elif not whole.is_there():
-            _in_parts(whole, kind, data, towers, workers, device, launcher)
+            continue
+        with locked(whole.path.with_suffix(".parts.lock")):  # another command may be at the same parts
+            if not whole.is_there():
+                _in_parts(whole, kind, data, towers, workers, device, launcher)
 
 
 def _extraction(kind: Kind, data: Prepared, towers: Towers, workers: int, device: str) -> Extraction:
@@ -46,12 +48,11 @@ def _in_parts(
 ) -> None:
     """Have the parts made wherever the launcher works, and join them here."""
     count = whole.shape[0]
-    bounds = [(begin, min(begin + ROWS, count)) for begin in range(0, count, ROWS)]
+    bounds = [(begin, min(begin + PART_ROWS, count)) for begin in range(0, count, PART_ROWS)]
     tasks = [Task(f"{whole.label}, rows {b[0]} on", _part, (kind, data, towers, workers, device, *b)) for b in bounds]
     with progress(f"{whole.label}, parts", len(tasks)) as advance:
         for outcome in launcher.run(tasks):
-            if outcome.error:
-                raise PairstillError(f"{outcome.task.name}: {outcome.error} Finished parts are kept.")
+            outcome.result("Finished parts are kept.")
             advance(1)
     parts = [whole.part(*b) for b in bounds]
     replace(whole, compute=partial(_joined, parts), label=f"{whole.label}, joined").matrix()

@@ -50,6 +50,12 @@ class Outcome:
     value: Any = None
     error: str | None = None
 
+    def result(self, kept: str = "") -> Any:
+        """The value; a failure is an error that names the task, and says what is `kept`."""
+        if self.error:
+            raise PairstillError(f"{self.task.name}: {self.error} {kept}".rstrip())
+        return self.value
+
 
 def _nothing(task: Task) -> None:
     pass
