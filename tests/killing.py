@@ -49,7 +49,7 @@ def experts(source, folder):
 
 
 def distil(source, folder):
-    settings = Settings(iterations=20, check_every=10, steps=4, width=8, real_batch=16, at_once=4, views=1)
+    settings = Settings(iterations=20, check_every=10, passes=4, width=8, real_batch=16, at_once=4, views=1)
     api.distill(source, folder / "made", "rehearsal", 8, settings=settings, student=SHORT, resume=True)
 
 

@@ -17,7 +17,7 @@ def test_the_demo_makes_what_it_promises_and_continues(shapes, tmp_path, monkeyp
         "random": random.Settings(),
         "kmeans": kmeans.Settings(),
         "mdm": mdm.Settings(iterations=2),
-        "rehearsal": rehearsal.Settings(iterations=2, steps=2, real_batch=16),
+        "rehearsal": rehearsal.Settings(iterations=2, passes=2, real_batch=16),
     }
     monkeypatch.setattr(demo, "SETTINGS", settings)
     first = demo.run_demo(tmp_path / "demo")

@@ -23,7 +23,7 @@ from pairstill.seeds import generator
 from pairstill.training import Recipe
 from tests.test_trajectory import two_tower
 
-SHORT = Settings(iterations=30, check_every=30, steps=6, width=16, real_batch=64, image_lr=0.03, text_lr=0.05)
+SHORT = Settings(iterations=30, check_every=30, passes=6, width=16, real_batch=64, image_lr=0.03, text_lr=0.05)
 distill = functools.partial(api.distill, student=Recipe(epochs=10, momentum=0.9, batch_size=16))
 
 
@@ -139,6 +139,37 @@ def test_more_students_average_their_exams(heads_data, tmp_path, monkeypatch):
     assert step["loss"] == pytest.approx(sum(loss for loss, _ in seen) / 3)
 
 
+@pytest.mark.parametrize(("student_batch", "sizes"), [(128, [6] * 5), (4, [4] * 8)])
+def test_a_practice_passes_over_the_pairs_as_often_whatever_their_number(
+    heads_data, tmp_path, monkeypatch, student_batch, sizes
+):
+    seen = []
+    original = rehearsal.through_practice
+
+    def spy(student, start, data, batches, inertia, exam):
+        seen.append([len(rows) for rows in batches])
+        return original(student, start, data, batches, inertia, exam)
+
+    monkeypatch.setattr(rehearsal, "through_practice", spy)
+    settings = replace(SHORT, iterations=1, passes=5, student_batch=student_batch)
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
+    assert seen == [sizes]  # 5 times 6 pairs, in batches of 6 or of 4
+
+
+@pytest.mark.parametrize("width", [None, 7])
+def test_students_rehearse_as_wide_as_those_that_are_scored(heads_data, tmp_path, monkeypatch, width):
+    seen = []
+    original = rehearsal.through_practice
+
+    def spy(student, start, *rest):
+        seen.append(len(start["text_head.projection.weight"]))
+        return original(student, start, *rest)
+
+    monkeypatch.setattr(rehearsal, "through_practice", spy)
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1, width=width))
+    assert seen == [width or heads_data.encoded().towers.embed_dim]
+
+
 def test_step_sizes_follow_a_cosine():
     assert cosine(0, 100) == 1
     assert cosine(50, 100) == pytest.approx((1 + rehearsal.LAST_LR) / 2)
@@ -147,7 +178,7 @@ def test_step_sizes_follow_a_cosine():
     assert math.isfinite(cosine(0, 1))
 
 
-@pytest.mark.parametrize("change", [{"steps": 0}, {"students": 0}, {"width": 0}, {"real_batch": 1}, {"image_lr": 0.0}])
+@pytest.mark.parametrize("change", [{"passes": 0}, {"students": 0}, {"width": 0}, {"real_batch": 1}, {"image_lr": 0.0}])
 def test_settings_that_cannot_work_are_refused(change):
     with pytest.raises(PairstillError, match=f"settings.{next(iter(change))}"):
         Settings(**change)

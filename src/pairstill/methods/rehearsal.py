@@ -1,7 +1,7 @@
 """Rehearsal: fresh students practise on the pairs, are examined on real ones, and the pairs learn from the exam.
 
 Each iteration draws a fresh student (two small projectors on frozen features), trains it on the synthetic pairs with
-the students' own optimiser for some steps, and moves pixels and text embeddings down the exact gradient of
+the students' own optimiser for some passes, and moves pixels and text embeddings down the exact gradient of
 
     InfoNCE of the trained student on a large batch of real pairs
 
@@ -54,8 +54,8 @@ class Settings:
         init: Where the pairs start.
         average: Whether a text starts at the mean of the captions nearest to it, instead of at its own.
         students: Students that practise in an iteration; their exams are averaged.
-        steps: Steps of a student's practice.
-        width: Width of their embeddings; narrow students practise faster than those that are scored.
+        passes: Passes over the pairs in a student's practice.
+        width: Width of their embeddings, that of the towers by default; narrow students are faster and teach less.
         student_lr: Step size of a student.
         student_momentum: Its momentum.
         student_decay: Its weight decay.
@@ -69,12 +69,12 @@ class Settings:
         check_every: Iterations between two scores on the split that the protocol chooses by.
     """
 
-    iterations: int = 300
+    iterations: int = 160
     init: Literal["kmeans", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"] = "kmeans"
     average: bool = True
     students: int = 1
-    steps: int = 20
-    width: int = 128
+    passes: int = 20
+    width: int | None = None
     student_lr: float = 0.1
     student_momentum: float = 0.9
     student_decay: float = 5e-4
@@ -85,11 +85,13 @@ class Settings:
     image_lr: float = 0.01
     text_lr: float = 0.03
     momentum: float = 0.9
-    check_every: int = 100
+    check_every: int = 80
 
     def __post_init__(self) -> None:
-        counts = ("iterations", "students", "steps", "width", "at_once", "check_every")
+        counts = ("iterations", "students", "passes", "at_once", "check_every")
         least = {**dict.fromkeys(counts, 1), "views": 0, "student_batch": 2, "real_batch": 2}
+        if self.width is not None:
+            least["width"] = 1
         check_settings(self, least, ("student_lr", "image_lr", "text_lr"))
 
 
@@ -149,7 +151,9 @@ def _rehearse(real: RealPairs, context: Context, data: Material, iteration: int,
     random = generator(context.seed, *place)
     model = _fresh_student(context, derive(context.seed, *place, "student"))
     first = {name: value.detach() for name, value in model.named_parameters()}
-    batches = draw_batches(context.count, settings.student_batch, settings.steps, random)
+    size = min(settings.student_batch, context.count)
+    steps = math.ceil(settings.passes * context.count / size)
+    batches = draw_batches(context.count, size, steps, random)
     inertia = Inertia(settings.student_momentum, settings.student_decay)
     student = Student(model, derive(context.seed, *place, "dropout"))
     exam = exam_on(model, *real.draw(settings.real_batch, random))
@@ -159,7 +163,8 @@ def _rehearse(real: RealPairs, context: Context, data: Material, iteration: int,
 def _fresh_student(context: Context, seed: int) -> TwoTower:
     """Two projectors on the frozen encoders' features, whatever the towers train."""
     encoded = context.encoded
-    towers = replace(encoded.towers, train="heads", embed_dim=context.settings.width)
+    width = context.settings.width or encoded.towers.embed_dim
+    towers = replace(encoded.towers, train="heads", embed_dim=width)
     return build_model(towers, encoded.image_encoder, encoded.text_width, seed).to(encoded.device)
 
 
