@@ -82,7 +82,7 @@ class Settings:
     real_batch: int = 2048
     views: int = 1
     at_once: int = 128
-    image_lr: float = 0.02
+    image_lr: float = 0.01
     text_lr: float = 0.03
     momentum: float = 0.9
     check_every: int = 80
