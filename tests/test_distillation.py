@@ -44,7 +44,7 @@ SETTINGS = {
         "at_once": 4,
         "iterations": 4,
         "check_every": 2,
-        "steps": 3,
+        "passes": 3,
         "width": 8,
         "real_batch": 16,
         "student_batch": 3,

@@ -14,7 +14,7 @@ from pairstill.methods import METHODS
 from pairstill.run import read_events
 from pairstill.towers import Passes
 
-REHEARSAL = {"iterations": 4, "check_every": 2, "steps": 3, "width": 8, "real_batch": 16, "views": 0, "image_lr": 0.05}
+REHEARSAL = {"iterations": 4, "check_every": 2, "passes": 3, "width": 8, "real_batch": 16, "views": 0, "image_lr": 0.05}
 MDM = {"iterations": 2, "check_every": 2, "real_batch": 7, "image_lr": 100.0}
 
 
