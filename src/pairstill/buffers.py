@@ -1,8 +1,11 @@
-"""Banks from the trajectory buffers of LoRS and MTT-VL: lists of parameters in `.pt` files, read without unpickling."""
+"""Banks from the trajectory buffers of LoRS and MTT-VL: lists of parameters in `.pt` files.
+
+Such a file is a pickle: it goes through torch's restricted reader, which makes tensors, lists and dicts, no code.
+"""
 
 from __future__ import annotations
 
-import pickle  # for the name of an error only: nothing is unpickled
+import pickle  # for the name of an error of that reader only
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
