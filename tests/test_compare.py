@@ -184,6 +184,7 @@ def test_what_stands_in_the_way_of_some_rows_is_said_in_theirs(heads_data, tmp_p
         ({"protocol": "mdm"}, "full"),
         ({"rows": [{"method": "mdm", "settings": {"teacher": "mergd"}}]}, "merged"),
         ({"rows": [{"method": "mdm", "settings": {"image_lr": "fast"}}]}, "must be a number"),
+        ({"rows": [{"method": "rehearsal", "settings": {"also": "efficientnet_lite1"}}]}, "must be a list"),
         ({"rows": [{"method": "mdm", "experts": 0}]}, "experts must be at least 1"),
         ({"rows": [{"method": "mdm", "student": {"imag": "x"}}]}, "image"),
         ({"seeds": 0}, "seeds must be at least 1"),

@@ -15,7 +15,8 @@ from pairstill.losses import info_nce
 from pairstill.methods import rehearsal
 from pairstill.methods.initial import read_initial
 from pairstill.methods.practice import Inertia, through_practice
-from pairstill.methods.rehearsal import RealPairs, Settings, cosine, exam_on
+from pairstill.methods.reader import Reader, RealPairs
+from pairstill.methods.rehearsal import Settings, cosine, exam_on
 from pairstill.methods.trajectory import Material, Student
 from pairstill.rows import in_memory
 from pairstill.run import read_events
@@ -168,6 +169,65 @@ def test_students_rehearse_as_wide_as_those_that_are_scored(heads_data, tmp_path
     monkeypatch.setattr(rehearsal, "through_practice", spy)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1, width=width))
     assert seen == [width or heads_data.encoded().towers.embed_dim]
+
+
+OTHER = "test_resnet@random"
+
+
+def test_students_read_with_every_encoder_in_turn(heads_data, tmp_path, monkeypatch):
+    """Each iteration is of one encoder: its features of the pictures, a student of its width, its real features."""
+    read, drawn = [], []
+    practise, draw = rehearsal.through_practice, RealPairs.draw
+
+    def spy_on_practice(student, start, data, *rest):
+        read.append((data.inputs.detach().clone(), start["image_head.projection.weight"].shape[1]))
+        return practise(student, start, data, *rest)
+
+    def spy_on_exam(self, size, random):
+        drawn.append(self._encoded.towers.image)
+        return draw(self, size, random)
+
+    monkeypatch.setattr(rehearsal, "through_practice", spy_on_practice)
+    monkeypatch.setattr(RealPairs, "draw", spy_on_exam)
+    settings = replace(SHORT, iterations=2, also=(OTHER,))  # times the square root of two encoders: 3
+    made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
+    own = heads_data.encoded()
+    other, first = own.under(OTHER), read_initial(tmp_path / "set/run").pictures
+    with torch.no_grad():
+        expected = own.through_backbone(own.image_encoder.normalise(first))
+    torch.testing.assert_close(read[0][0], expected)
+    assert [width for _, width in read] == [reader.image_encoder.width for reader in (own, other, own)]
+    assert drawn[:3] == [own.towers.image, OTHER, own.towers.image]
+    assert made.info["settings"]["also"] == (OTHER,)
+
+
+def test_another_encoder_sees_the_picture_and_not_the_normalised_pixels(heads_data):
+    own = heads_data.encoded()
+    other = own.under(OTHER)
+    other.image_encoder.mean, other.image_encoder.std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+    reader = Reader(other, other.split("train"), 0, own.image_encoder)
+    pictures = torch.rand(3, 3, 32, 32)
+    expected = other.through_backbone(other.image_encoder.normalise(pictures))
+    torch.testing.assert_close(reader.features(own.image_encoder.normalise(pictures)), expected)
+
+
+def test_a_killed_run_with_two_encoders_and_turns_resumes_to_the_same_bytes(heads_data, tmp_path, monkeypatch):
+    settings = replace(SHORT, iterations=3, at_once=3, also=(OTHER,))  # two turns of two encoders: 6
+    distill(heads_data, tmp_path / "whole", "rehearsal", 6, settings=settings)
+    monkeypatch.setattr("pairstill.methods.optimise.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rehearsal, "cosine", lambda done, total: cosine(done, total) if done < 3 else 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            distill(heads_data, tmp_path / "killed", "rehearsal", 6, settings=settings)
+    distill(heads_data, tmp_path / "killed", "rehearsal", 6, settings=settings, resume=True)
+    whole, killed = (read_tensors(tmp_path / run / "images.safetensors") for run in ("whole", "killed"))
+    assert torch.equal(whole["images"], killed["images"])
+
+
+@pytest.mark.parametrize("also", [("test_efficientnet@random",), (OTHER, OTHER)])
+def test_an_encoder_that_is_named_twice_is_refused(heads_data, tmp_path, also):
+    with pytest.raises(PairstillError, match=r"settings\.also"):
+        distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, also=also))
 
 
 def test_step_sizes_follow_a_cosine():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,11 @@ class Encoded:
         """A fresh model: pretrained backbone (in `full`), heads from the seed."""
         model = build_model(self.towers, self.image_encoder, self.text_width, seed)
         return model.to(self.device)
+
+    def under(self, image: str) -> Encoded:
+        """The same dataset through another image encoder."""
+        towers = replace(self.towers, image=image)
+        return Encoded(self.dataset, towers, self.cache, self.workers, self.device, self.passes)
 
     def identity(self) -> dict[str, Any]:
         """What a bank or a set must agree with: the towers, and the encoders' own fingerprints."""

@@ -163,7 +163,11 @@ def checked(kind: type, changes: Any, what: str) -> dict[str, Any]:
 
 
 def _as(hint: Any, value: Any, what: str) -> Any:
-    """A value of the type `hint`: numbers and choices are checked, all else is left as it is."""
+    """A value of the type `hint`: numbers, choices and lists are checked, all else is left as it is."""
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise PairstillError(f"{what} must be a list, not {value!r}.")
+        return tuple(value)
     wanted = [option for option in typing.get_args(hint) or (hint,) if option is not type(None)]
     if value is None and len(wanted) < len(typing.get_args(hint)):
         return None

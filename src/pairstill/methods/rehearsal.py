@@ -8,6 +8,9 @@ the students' own optimiser for some passes, and moves pixels and text embedding
 through all of its training. Frozen backbones make this cheap: the unroll runs on features, and the backbone is passed
 once forward and once backward, whatever the number of students and steps. No experts are needed.
 
+Pictures that were moved for one network say less to another. So students may read with several image encoders, one in
+each iteration.
+
 In a large set the pictures take turns: an iteration moves all texts and some of the pictures, and the others take part
 with the features of their last turn. The practice is cheap and the backbone is not, so this buys many more students.
 """
@@ -15,16 +18,16 @@ with the features of their last turn. The practice is cheap and the backbone is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pairstill.distilled import DistilledSet
-from pairstill.drawing import LinksByPicture
-from pairstill.encoded import Encoded, EncodedSplit
+from pairstill.encoded import EncodedSplit
+from pairstill.errors import PairstillError
 from pairstill.files import write_json
 from pairstill.losses import info_nce
 from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy
@@ -33,12 +36,13 @@ from pairstill.methods.contract import Context, Method, finished
 from pairstill.methods.initial import read_initial
 from pairstill.methods.optimise import Chosen, optimise
 from pairstill.methods.practice import Exam, Inertia, through_practice
+from pairstill.methods.reader import Reader, RealPairs
 from pairstill.methods.start import start
 from pairstill.methods.synthetic import SyntheticPairs
 from pairstill.methods.trajectory import Material, Student, draw_batches
 from pairstill.rows import SAMPLED_ROWS, sample
 from pairstill.seeds import derive, generator
-from pairstill.towers import TwoTower, build_model
+from pairstill.towers import TwoTower
 from pairstill.training import STUDENT_RECIPE, TensorInputs, TrainingPairs, train
 
 LAST_LR = 0.02
@@ -50,7 +54,8 @@ class Settings:
     """Settings.
 
     Args:
-        iterations: Updates of the synthetic pairs; where their pictures take k turns, sqrt(k) times as many.
+        iterations: Updates of the synthetic pairs; where pictures and image encoders take k turns, sqrt(k) times
+            as many.
         init: Where the pairs start.
         average: Whether a text starts at the mean of the captions nearest to it, instead of at its own.
         students: Students that practise in an iteration; their exams are averaged.
@@ -63,6 +68,8 @@ class Settings:
         real_batch: Real pairs in an exam.
         views: Other views of a real picture (mirrored, then random crops) that an exam may show instead of it.
         at_once: Pictures that move in an iteration, at most; those of a larger set take turns.
+        also: Image encoders that students read with as well, in turn with that of the towers: pictures that speak to
+            several networks say more to others too.
         image_lr: Adam's step size for pixels.
         text_lr: Adam's step size for text embeddings, in standard deviations of the real ones.
         momentum: Adam's first beta.
@@ -82,6 +89,7 @@ class Settings:
     real_batch: int = 2048
     views: int = 1
     at_once: int = 128
+    also: tuple[str, ...] = ()
     image_lr: float = 0.01
     text_lr: float = 0.03
     momentum: float = 0.9
@@ -100,19 +108,20 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     settings: Settings = context.settings
     device = torch.device(context.encoded.device)
     lr = torch.tensor(settings.student_lr, device=device)
-    real = RealPairs(pairs, context.encoded, settings.views)
-    synthetic = _first_pairs(pairs, context)
+    readers = _readers(pairs, context)
+    names = list(readers)
+    synthetic = _first_pairs(pairs, context, readers)
     places = torch.arange(context.count).tensor_split(len(synthetic.turns))
-    iterations = round(settings.iterations * math.sqrt(len(places)))
+    iterations = round(settings.iterations * math.sqrt(len(places) * len(readers)))
 
     def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
         synthetic.scale_lrs(cosine(iteration, iterations))
-        turn = iteration % len(places)
-        moving = context.encoded.through_backbone(synthetic.pixels(device, turn))
-        features = synthetic.kept["features"].index_copy_(0, places[turn], moving.detach().cpu())
+        name, turn = names[iteration % len(names)], iteration // len(names) % len(places)
+        moving = readers[name].features(synthetic.pixels(device, turn))
+        features = synthetic.kept[name].index_copy_(0, places[turn], moving.detach().cpu())
         inputs, texts = (part.detach().to(device).requires_grad_() for part in (features, synthetic.texts))
         data = Material(inputs, texts, lr, lr)
-        losses = [_rehearse(real, context, data, iteration, number) for number in range(settings.students)]
+        losses = [_rehearse(readers[name], context, data, iteration, number) for number in range(settings.students)]
         loss = math.fsum(losses) / settings.students
         assert inputs.grad is not None
         assert texts.grad is not None
@@ -122,12 +131,25 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
         return {"loss": loss}
 
     chosen = optimise(context, "rehearsal", synthetic, step, iterations, settings.check_every)
-    _look_inside(pairs, context, chosen)
+    _look_inside(pairs, context, readers["features"], chosen)
     return finished(pairs, context, "rehearsal", chosen.images, chosen.texts, chosen=chosen.provenance())
 
 
-def _first_pairs(pairs: EncodedSplit, context: Context) -> SyntheticPairs:
-    """The pairs to begin with, and the features of their pictures."""
+def _readers(pairs: EncodedSplit, context: Context) -> dict[str, Reader]:
+    """The image encoders that students read with, by the name under which the features of their pictures are kept."""
+    settings: Settings = context.settings
+    own = context.encoded
+    if len({own.towers.image, *settings.also}) <= len(settings.also):
+        raise PairstillError(f"settings.also must name other image encoders than {own.towers.image}, each once.")
+    readers = {"features": Reader(own, pairs, settings.views, own.image_encoder)}
+    for name in settings.also:
+        other = own.under(name)
+        readers[f"features.{name}"] = Reader(other, other.split("train"), settings.views, own.image_encoder)
+    return readers
+
+
+def _first_pairs(pairs: EncodedSplit, context: Context, readers: Mapping[str, Reader]) -> SyntheticPairs:
+    """The pairs to begin with, and the features of their pictures under each reader."""
     settings: Settings = context.settings
     images, texts = start(pairs, context, settings.init, settings.average)
     text_lr = settings.text_lr * sample(pairs.pairs.texts, SAMPLED_ROWS, context.seed).std().item()
@@ -135,7 +157,7 @@ def _first_pairs(pairs: EncodedSplit, context: Context) -> SyntheticPairs:
     synthetic = SyntheticPairs(images, texts, settings.image_lr, text_lr, settings.momentum, adam=True, turns=turns)
     with torch.no_grad():
         pixels = synthetic.images.detach().to(context.encoded.device)
-        synthetic.kept["features"] = context.encoded.through_backbone(pixels).cpu()
+        synthetic.kept.update({name: reader.features(pixels).cpu() for name, reader in readers.items()})
     return synthetic
 
 
@@ -144,31 +166,23 @@ def cosine(done: int, total: int) -> float:
     return LAST_LR + (1 - LAST_LR) * (1 + math.cos(math.pi * done / total)) / 2
 
 
-def _rehearse(real: RealPairs, context: Context, data: Material, iteration: int, number: int) -> float:
+def _rehearse(reader: Reader, context: Context, data: Material, iteration: int, number: int) -> float:
     """One student's practice and exam; the gradients are added to those of `data`."""
     settings: Settings = context.settings
     place = ("rehearsal", iteration, number)
     random = generator(context.seed, *place)
-    model = _fresh_student(context, derive(context.seed, *place, "student"))
+    model = reader.fresh_student(settings.width, derive(context.seed, *place, "student"))
     first = {name: value.detach() for name, value in model.named_parameters()}
     size = min(settings.student_batch, context.count)
     steps = math.ceil(settings.passes * context.count / size)
     batches = draw_batches(context.count, size, steps, random)
     inertia = Inertia(settings.student_momentum, settings.student_decay)
     student = Student(model, derive(context.seed, *place, "dropout"))
-    exam = exam_on(model, *real.draw(settings.real_batch, random))
+    exam = exam_on(model, *reader.real.draw(settings.real_batch, random))
     return through_practice(student, first, data, batches, inertia, exam).item()
 
 
-def _fresh_student(context: Context, seed: int) -> TwoTower:
-    """Two projectors on the frozen encoders' features, whatever the towers train."""
-    encoded = context.encoded
-    width = context.settings.width or encoded.towers.embed_dim
-    towers = replace(encoded.towers, train="heads", embed_dim=width)
-    return build_model(towers, encoded.image_encoder, encoded.text_width, seed).to(encoded.device)
-
-
-def _look_inside(pairs: EncodedSplit, context: Context, chosen: Chosen) -> None:
+def _look_inside(pairs: EncodedSplit, context: Context, reader: Reader, chosen: Chosen) -> None:
     """Write what a student of the chosen pairs sees in real, initial and distilled ones into the run folder."""
     encoded, random = context.encoded, generator(context.seed, "rehearsal", "anatomy")
     first = read_initial(context.run.folder)
@@ -177,33 +191,13 @@ def _look_inside(pairs: EncodedSplit, context: Context, chosen: Chosen) -> None:
     with torch.no_grad():
         images = [encoded.image_encoder.normalise(first.pictures), chosen.images]
         before, after = (encoded.through_backbone(part.to(device)) for part in images)
-    model = _fresh_student(context, derive(context.seed, "rehearsal", "anatomy"))
+    model = reader.fresh_student(context.settings.width, derive(context.seed, "rehearsal", "anatomy"))
     train(model, TrainingPairs(TensorInputs(after), chosen.texts, torch.stack([rows, rows], 1)), STUDENT_RECIPE, 0)
     model.eval()
     with torch.no_grad():
         real = model(*RealPairs(pairs, encoded).draw(SHOWN_REAL_PAIRS, random))
         found = anatomy(real, model(before, first.texts.to(device)), model(after, chosen.texts.to(device)))
     write_json(context.run.folder / "anatomy.json", found)
-
-
-class RealPairs:
-    """Real pictures as features, in several views, each with its captions."""
-
-    def __init__(self, pairs: EncodedSplit, encoded: Encoded, views: int = 0) -> None:
-        self._pairs, self._encoded = pairs.pairs, encoded
-        self._links = LinksByPicture(pairs.pairs.links)
-        self._features = encoded.split_features(pairs)
-        self._views = encoded.views(pairs, views) if views else np.empty((len(pairs.images), 0, 0), np.float32)
-
-    def draw(self, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Features and text embeddings of `size` random pictures: any view of each, with one of its captions."""
-        pictures, captions = self._links.draw(size, random).unbind(1)
-        features = self._features[pictures]
-        view = torch.randint(1 + self._views.shape[1], (len(features),), generator=random)
-        other = view.nonzero()[:, 0]
-        if len(other):
-            features[other] = torch.from_numpy(self._views[pictures[other], view[other] - 1])
-        return features.to(self._encoded.device), self._pairs.texts[captions].to(self._encoded.device)
 
 
 def exam_on(model: TwoTower, features: Tensor, texts: Tensor) -> Exam:

@@ -1,0 +1,59 @@
+"""Reader: an image encoder that rehearsing students read with, and the real pairs as it sees them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pairstill.drawing import LinksByPicture
+from pairstill.encoded import Encoded, EncodedSplit
+from pairstill.towers import ImageEncoder, TwoTower, build_model
+
+
+class Reader:
+    """One of the image encoders under which students rehearse.
+
+    Attributes:
+        real: The real pairs as it sees them.
+    """
+
+    def __init__(self, encoded: Encoded, pairs: EncodedSplit, views: int, written_for: ImageEncoder) -> None:
+        """`written_for` is the encoder whose normalisation the synthetic pixels are in."""
+        self._encoded, self._written_for = encoded, written_for
+        self.real = RealPairs(pairs, encoded, views)
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """Pixels [N, 3, S, S], normalised for the encoder that they are written for, to features [N, d]."""
+        own, other = self._encoded.image_encoder, self._written_for
+        if (own.mean, own.std) != (other.mean, other.std):
+            pixels = own.normalise(other.denormalise(pixels))
+        return self._encoded.through_backbone(pixels)
+
+    def fresh_student(self, width: int | None, seed: int) -> TwoTower:
+        """Two projectors on the frozen encoders' features, whatever the towers train; as wide as theirs by default."""
+        encoded = self._encoded
+        towers = replace(encoded.towers, train="heads", embed_dim=width or encoded.towers.embed_dim)
+        return build_model(towers, encoded.image_encoder, encoded.text_width, seed).to(encoded.device)
+
+
+class RealPairs:
+    """Real pictures as features, in several views, each with its captions."""
+
+    def __init__(self, pairs: EncodedSplit, encoded: Encoded, views: int = 0) -> None:
+        self._pairs, self._encoded = pairs.pairs, encoded
+        self._links = LinksByPicture(pairs.pairs.links)
+        self._features = encoded.split_features(pairs)
+        self._views = encoded.views(pairs, views) if views else np.empty((len(pairs.images), 0, 0), np.float32)
+
+    def draw(self, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Features and text embeddings of `size` random pictures: any view of each, with one of its captions."""
+        pictures, captions = self._links.draw(size, random).unbind(1)
+        features = self._features[pictures]
+        view = torch.randint(1 + self._views.shape[1], (len(features),), generator=random)
+        other = view.nonzero()[:, 0]
+        if len(other):
+            features[other] = torch.from_numpy(self._views[pictures[other], view[other] - 1])
+        return features.to(self._encoded.device), self._pairs.texts[captions].to(self._encoded.device)
