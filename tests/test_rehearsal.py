@@ -171,6 +171,18 @@ def test_students_rehearse_as_wide_as_those_that_are_scored(heads_data, tmp_path
     assert seen == [width or heads_data.encoded().towers.embed_dim]
 
 
+def test_in_full_towers_a_rehearsing_student_is_a_scored_one_whose_backbone_stays(full_data):
+    encoded = full_data.encoded()
+    reader = Reader(encoded, encoded.split("train"), 0, encoded.image_encoder)
+    rehearsing, scored = reader.fresh_student(None, 3), encoded.new_model(3)
+    assert {name for name, _ in rehearsing.named_parameters()} == set(scored.text_parameters())
+    pictures, texts = torch.rand(2, 3, 32, 32), torch.rand(2, encoded.text_width)
+    with torch.no_grad():
+        expected = scored.eval()(pictures, texts)
+        found = rehearsing.eval()(reader.features(pictures), texts)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
 OTHER = "test_resnet@random"
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pairstill.drawing import LinksByPicture
 from pairstill.encoded import Encoded, EncodedSplit
-from pairstill.towers import ImageEncoder, TwoTower, build_model
+from pairstill.towers import ImageEncoder, TwoTower, build_heads
 
 
 class Reader:
@@ -33,10 +33,13 @@ class Reader:
         return self._encoded.through_backbone(pixels)
 
     def fresh_student(self, width: int | None, seed: int) -> TwoTower:
-        """Two projectors on the frozen encoders' features, whatever the towers train; as wide as theirs by default."""
+        """All that a student trains but the backbone: two projectors in `heads`, in `full` the texts' alone.
+
+        In `heads` they are as wide as those that are scored, unless a width is given.
+        """
         encoded = self._encoded
-        towers = replace(encoded.towers, train="heads", embed_dim=width or encoded.towers.embed_dim)
-        return build_model(towers, encoded.image_encoder, encoded.text_width, seed).to(encoded.device)
+        towers = replace(encoded.towers, embed_dim=width or encoded.towers.embed_dim)
+        return build_heads(towers, encoded.image_encoder.width, encoded.text_width, seed).to(encoded.device)
 
 
 class RealPairs:

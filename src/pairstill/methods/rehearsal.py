@@ -60,7 +60,8 @@ class Settings:
         average: Whether a text starts at the mean of the captions nearest to it, instead of at its own.
         students: Students that practise in an iteration; their exams are averaged.
         passes: Passes over the pairs in a student's practice.
-        width: Width of their embeddings, that of the towers by default; narrow students are faster and teach less.
+        width: Width of their embeddings in towers `heads`, that of the towers by default; narrow students are faster
+            and teach less.
         student_lr: Step size of a student.
         student_momentum: Its momentum.
         student_decay: Its weight decay.

@@ -4,7 +4,7 @@ from pairstill.towers.blocks import Passes
 from pairstill.towers.fold import FoldedNetwork, fold
 from pairstill.towers.heads import LinearHead, ProjectionHead, build_head
 from pairstill.towers.image import ImageEncoder, freeze_norm_statistics, load_image_encoder
-from pairstill.towers.model import Towers, TwoTower, build_model
+from pairstill.towers.model import Towers, TwoTower, build_heads, build_model
 from pairstill.towers.text import TextEncoder, load_text_encoder
 from pairstill.towers.torchvision_shim import ensure_torchvision
 from pairstill.towers.weights import IMAGE_PRESETS, TEXT_PRESETS, resolve_image, resolve_text
@@ -21,6 +21,7 @@ __all__ = [
     "Towers",
     "TwoTower",
     "build_head",
+    "build_heads",
     "build_model",
     "ensure_torchvision",
     "fold",

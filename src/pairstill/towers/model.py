@@ -123,16 +123,20 @@ def build_model(towers: Towers, image_encoder: ImageEncoder, text_width: int, se
 
     It is returned in training mode; batch-norm statistics of the backbone stay frozen in any mode.
     """
+    model = build_heads(towers, image_encoder.width, text_width, seed)
+    if towers.train == "full":
+        keep_freed_memory()
+        model.body = copy.deepcopy(image_encoder).requires_grad_(True)
+        model.body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model.train()
+
+
+def build_heads(towers: Towers, image_width: int, text_width: int, seed: int) -> TwoTower:
+    """The same model without its backbone, in any towers: it reads the backbone's features."""
     full = towers.train == "full"
-    width = image_encoder.width if full else towers.embed_dim
+    width = image_width if full else towers.embed_dim
     with global_seed(seed, "image_head"):
-        kind = "none" if full else towers.projector
-        image_head = build_head(kind, image_encoder.width, width, towers.dropout)
+        image_head = build_head("none" if full else towers.projector, image_width, width, towers.dropout)
     with global_seed(seed, "text_head"):
         text_head = build_head(towers.projector, text_width, width, towers.dropout)
-    body: nn.Module = nn.Identity()
-    if full:
-        keep_freed_memory()
-        body = copy.deepcopy(image_encoder).requires_grad_(True)
-        body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return TwoTower(body, image_head, text_head).train()
+    return TwoTower(nn.Identity(), image_head, text_head).train()
