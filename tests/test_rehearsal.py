@@ -157,6 +157,20 @@ def test_a_practice_passes_over_the_pairs_as_often_whatever_their_number(
     assert seen == [sizes]  # 5 times 6 pairs, in batches of 6 or of 4
 
 
+def test_practices_are_of_every_length_between_the_shortest_and_the_longest(heads_data, tmp_path, monkeypatch):
+    seen = []
+    original = rehearsal.through_practice
+
+    def spy(student, start, data, batches, inertia, exam):
+        seen.append(len(batches))
+        return original(student, start, data, batches, inertia, exam)
+
+    monkeypatch.setattr(rehearsal, "through_practice", spy)
+    settings = replace(SHORT, iterations=40, passes=5, least_passes=3)
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
+    assert set(seen) == {3, 4, 5}
+
+
 @pytest.mark.parametrize("width", [None, 7])
 def test_students_rehearse_as_wide_as_those_that_are_scored(heads_data, tmp_path, monkeypatch, width):
     seen = []
@@ -250,7 +264,9 @@ def test_step_sizes_follow_a_cosine():
     assert math.isfinite(cosine(0, 1))
 
 
-@pytest.mark.parametrize("change", [{"passes": 0}, {"students": 0}, {"width": 0}, {"real_batch": 1}, {"image_lr": 0.0}])
+@pytest.mark.parametrize(
+    "change", [{"passes": 0}, {"least_passes": 0}, {"students": 0}, {"width": 0}, {"real_batch": 1}, {"image_lr": 0.0}]
+)
 def test_settings_that_cannot_work_are_refused(change):
     with pytest.raises(PairstillError, match=f"settings.{next(iter(change))}"):
         Settings(**change)

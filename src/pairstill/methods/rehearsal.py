@@ -59,7 +59,9 @@ class Settings:
         init: Where the pairs start.
         average: Whether a text starts at the mean of the captions nearest to it, instead of at its own.
         students: Students that practise in an iteration; their exams are averaged.
-        passes: Passes over the pairs in a student's practice.
+        passes: Passes over the pairs in a student's longest practice.
+        least_passes: In its shortest, at most as many. The length is drawn, because students that train for longer than
+            any that rehearsed pass their best.
         width: Width of their embeddings in towers `heads`, that of the towers by default; narrow students are faster
             and teach less.
         student_lr: Step size of a student.
@@ -81,7 +83,8 @@ class Settings:
     init: Literal["kmeans", "kmeans-image", "kmeans-text", "random", "herding", "k-center", "noise"] = "kmeans"
     average: bool = True
     students: int = 1
-    passes: int = 20
+    passes: int = 40
+    least_passes: int = 10
     width: int | None = None
     student_lr: float = 0.1
     student_momentum: float = 0.9
@@ -89,7 +92,7 @@ class Settings:
     student_batch: int = 128
     real_batch: int = 2048
     views: int = 1
-    at_once: int = 128
+    at_once: int = 256
     also: tuple[str, ...] = ()
     image_lr: float = 0.01
     text_lr: float = 0.03
@@ -97,7 +100,7 @@ class Settings:
     check_every: int = 80
 
     def __post_init__(self) -> None:
-        counts = ("iterations", "students", "passes", "at_once", "check_every")
+        counts = ("iterations", "students", "passes", "least_passes", "at_once", "check_every")
         least = {**dict.fromkeys(counts, 1), "views": 0, "student_batch": 2, "real_batch": 2}
         if self.width is not None:
             least["width"] = 1
@@ -175,7 +178,9 @@ def _rehearse(reader: Reader, context: Context, data: Material, iteration: int, 
     model = reader.fresh_student(settings.width, derive(context.seed, *place, "student"))
     first = {name: value.detach() for name, value in model.named_parameters()}
     size = min(settings.student_batch, context.count)
-    steps = math.ceil(settings.passes * context.count / size)
+    least = min(settings.least_passes, settings.passes)
+    passes = int(torch.randint(least, settings.passes + 1, (), generator=random))
+    steps = math.ceil(passes * context.count / size)
     batches = draw_batches(context.count, size, steps, random)
     inertia = Inertia(settings.student_momentum, settings.student_decay)
     student = Student(model, derive(context.seed, *place, "dropout"))
