@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pairstill.losses import info_nce
+from pairstill.methods import practice
 from pairstill.methods.practice import Inertia, through_practice
 from tests.test_trajectory import BATCHES, all_leaves, problem
 
@@ -47,6 +48,19 @@ def test_the_gradient_is_that_of_the_whole_unroll(similarity, dropout, inertia):
     torch.testing.assert_close(loss, expected_loss.detach())
     for leaf, gradient in zip(all_leaves(data), expected, strict=True):
         torch.testing.assert_close(leaf.grad, gradient)
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_a_long_practice_is_walked_again_in_stretches_to_the_same_gradient(monkeypatch, kept):
+    def gradients():
+        student, span, data = problem(similarity=False, dropout=0.3)
+        loss = through_practice(student, span.start, data, BATCHES, INERTIA, exam_of(student))
+        return [loss, *(leaf.grad for leaf in all_leaves(data))]
+
+    whole = gradients()
+    monkeypatch.setattr(practice, "KEPT_STEPS", kept)
+    for found, expected in zip(gradients(), whole, strict=True):
+        assert torch.equal(found, expected)
 
 
 def test_the_gradient_is_that_of_finite_differences():
@@ -91,6 +105,7 @@ import sys, torch
 from torch import nn
 from pairstill.compare.job import peak_mib
 from pairstill.losses import info_nce
+from pairstill.methods import practice
 from pairstill.methods.practice import Inertia, through_practice
 from pairstill.methods.trajectory import Material, Student
 from pairstill.towers.heads import build_head

@@ -10,7 +10,8 @@ adjoints a of theta and b of v are carried back, step by step:
     b <- b - lr a        a <- a + w b + (dg/dtheta)' b        pairs += (dg/dpairs)' b        b <- m b
 
 Only the parameters before each step are kept, and each step's graph is built when its turn comes: the gradient is that
-of the whole unroll, in the memory of one step and of its parameters.
+of the whole unroll, in the memory of one step and of its parameters. A practice of more than `KEPT_STEPS` steps is cut
+into stretches of so many; where each begins is kept, and all but the last are walked again on the way back.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ Values = list[Tensor]
 """The parameters' values, or what belongs to each, in their order."""
 
 
+KEPT_STEPS = 256
+"""So many steps' parameters are kept at once: 1.4 GB for students 512 wide."""
+
+
 @dataclass(frozen=True)
 class Inertia:
     """What a student's training has besides its step size."""
@@ -38,50 +43,72 @@ class Inertia:
     weight_decay: float = 0.0
 
 
+@dataclass(frozen=True)
+class State:
+    """A student between two steps."""
+
+    parameters: Values
+    velocity: Values
+
+
 def through_practice(
     student: Student, start: Parameters, data: Material, batches: Sequence[Tensor], inertia: Inertia, exam: Exam
 ) -> Tensor:
     """The exam's loss after a step on each batch; the gradients of `data` are added to it in place."""
     names = list(start)
     lrs = [student.lr(name, data).item() for name in names]
-    passed = _practise(student, start, data, batches, inertia, lrs)
-    after = passed.pop()
+
+    def walk(state: State, stretch: range) -> tuple[list[Values], State]:
+        return _practise(student, names, state, data, batches, stretch, inertia, lrs)
+
+    stretches = [range(begin, min(begin + KEPT_STEPS, len(batches))) for begin in range(0, len(batches), KEPT_STEPS)]
+    here = State(list(start.values()), [torch.zeros_like(value) for value in start.values()])
+    begins: list[State] = []
+    passed: list[Values] = []
+    for stretch in stretches:
+        begins.append(here)
+        passed, here = walk(here, stretch)
+    after = here.parameters
     last = _tracked(names, after)
     loss = exam(last)
     theta = list(torch.autograd.grad(loss, list(last.values())))
     speed = [torch.zeros_like(value) for value in theta]
-    for step in reversed(range(len(batches))):
-        before = passed.pop()
-        _add_to_lrs(student, names, data, theta, before, after)
-        torch._foreach_sub_(speed, torch._foreach_mul(theta, lrs))
-        pulled = _pull_back(student, _tracked(names, before), data, batches[step], step, speed)
-        torch._foreach_add_(theta, pulled)
-        torch._foreach_add_(theta, speed, alpha=inertia.weight_decay)
-        torch._foreach_mul_(speed, inertia.momentum)
-        after = before
+    for stretch in reversed(stretches):
+        begin = begins.pop()
+        passed = passed or walk(begin, stretch)[0]
+        for step in reversed(stretch):
+            before = passed.pop()
+            _add_to_lrs(student, names, data, theta, before, after)
+            torch._foreach_sub_(speed, torch._foreach_mul(theta, lrs))
+            pulled = _pull_back(student, _tracked(names, before), data, batches[step], step, speed)
+            torch._foreach_add_(theta, pulled)
+            torch._foreach_add_(theta, speed, alpha=inertia.weight_decay)
+            torch._foreach_mul_(speed, inertia.momentum)
+            after = before
     return loss.detach()
 
 
 def _practise(
     student: Student,
-    start: Parameters,
+    names: Sequence[str],
+    state: State,
     data: Material,
     batches: Sequence[Tensor],
+    stretch: range,
     inertia: Inertia,
     lrs: Sequence[float],
-) -> list[Values]:
-    """The parameters before each step, and after the last."""
-    here: Values = list(start.values())
-    passed = [here]
-    velocity: Values = [torch.zeros_like(value) for value in here]
-    for step, rows in enumerate(batches):
-        slopes = student.gradients(_tracked(start, here), data, rows, step, graph=False)
+) -> tuple[list[Values], State]:
+    """The parameters before each step of a stretch, and the student after the last."""
+    here, velocity = state.parameters, [value.clone() for value in state.velocity]
+    passed = []
+    for step in stretch:
+        passed.append(here)
+        slopes = student.gradients(_tracked(names, here), data, batches[step], step, graph=False)
         torch._foreach_mul_(velocity, inertia.momentum)
         torch._foreach_add_(velocity, list(slopes.values()))
         torch._foreach_add_(velocity, here, alpha=inertia.weight_decay)
         here = list(torch._foreach_sub(here, torch._foreach_mul(velocity, lrs)))
-        passed.append(here)
-    return passed
+    return passed, State(here, velocity)
 
 
 def _pull_back(student: Student, here: Parameters, data: Material, rows: Tensor, step: int, speed: Values) -> Values:
