@@ -61,10 +61,12 @@ def write_sizes(out: Path, name: str, records: Sequence[Mapping[str, Any]]) -> l
             if record["method"] == "full" and "error" not in record:
                 axes.axhline(record["mean"], color="#777777", linewidth=0.8, linestyle=":", label="all pairs")
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(bottom=0)
         _tidy(axes, title)
     figure.axes[0].set_ylabel("mean recall, %")
-    figure.axes[1].legend(frameon=False, fontsize=8)
+    names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*names, loc="outside right center", frameon=False, fontsize=8)
     return _write(figure, out, f"{name}-sizes")
 
 
