@@ -67,6 +67,7 @@ def through_practice(
     passed: list[Values] = []
     for stretch in stretches:
         begins.append(here)
+        passed = []  # let go of the stretch before, not only when this one is there
         passed, here = walk(here, stretch)
     after = here.parameters
     last = _tracked(names, after)

@@ -12,7 +12,8 @@ Pictures that were moved for one network say less to another. So students may re
 each iteration.
 
 In a large set the pictures take turns: an iteration moves all texts and some of the pictures, and the others take part
-with the features of their last turn. The practice is cheap and the backbone is not, so this buys many more students.
+with the features of their last turn. A pass of all through the backbone would cost more than a practice, so this buys
+more students.
 """
 
 from __future__ import annotations
