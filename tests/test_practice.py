@@ -17,7 +17,7 @@ INERTIA = Inertia(momentum=0.6, weight_decay=0.05)
 def exam_of(student):
     random = torch.Generator().manual_seed(9)
     inputs, texts = (torch.randn(7, width, generator=random, dtype=torch.float64) for width in (5, 4))
-    model = copy.deepcopy(student._model).eval()
+    model = copy.deepcopy(student.model).eval()
 
     def exam(parameters):
         return info_nce(*torch.func.functional_call(model, parameters, (inputs, texts)))
@@ -83,7 +83,7 @@ def test_the_gradient_is_that_of_finite_differences():
 
 def test_a_student_arrives_where_torch_optim_would_take_it():
     student, span, data = problem(similarity=False)
-    model = student._model
+    model = student.model
     model.load_state_dict(span.start, strict=False)
     groups = [
         {"params": list(model.image_parameters().values()), "lr": 0.3},
@@ -116,6 +116,7 @@ start = {n: p.detach().clone() for n, p in model.named_parameters()}
 x, t = (torch.randn(1500, 64) for _ in range(2))
 data = Material(x.clone().requires_grad_(), t.clone().requires_grad_(), torch.tensor(0.1), torch.tensor(0.1))
 batches = [torch.arange(1500)] * int(sys.argv[1])
+practice.KEPT_STEPS = 3
 exam = lambda p: info_nce(*torch.func.functional_call(model, p, (x[:100], t[:100])))
 way = {"ours": through_practice, "autograd": unrolled_by_autograd}[sys.argv[2]]
 way(Student(model, 0), start, data, batches, Inertia(0.9, 5e-4), exam)
@@ -123,7 +124,7 @@ print(peak_mib())
 """
 
 
-def test_memory_does_not_grow_with_the_graphs_of_the_steps():
+def test_memory_does_not_grow_with_the_graphs_of_more_steps_than_are_kept():
     def peak(steps, way):
         command = [sys.executable, "-c", MEMORY, str(steps), way]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

@@ -77,13 +77,13 @@ def test_the_first_step_of_a_text_is_its_step_size(heads_data, tmp_path):
 def test_pictures_of_a_large_set_take_turns(heads_data, tmp_path, monkeypatch):
     """Half of the pictures move in an iteration; the others' features are those of their last turn."""
     seen = []
-    original = rehearsal.through_practice
+    original = rehearsal.through_dual_practice
 
     def spy(student, start, data, *rest):
         seen.append(data.inputs.detach().clone())
         return original(student, start, data, *rest)
 
-    monkeypatch.setattr(rehearsal, "through_practice", spy)
+    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
     few = replace(SHORT, iterations=3, at_once=3)  # times the square root of two turns: 4
     made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=few)
     moved = [(after != before).any(dim=1).tolist() for before, after in itertools.pairwise(seen)]
@@ -125,14 +125,14 @@ def test_the_first_view_is_the_mirrored_picture_and_the_next_a_crop(heads_data):
 
 def test_more_students_average_their_exams(heads_data, tmp_path, monkeypatch):
     seen = []
-    original = rehearsal.through_practice
+    original = rehearsal.through_dual_practice
 
     def spy(student, start, data, batches, inertia, exam):
         loss = original(student, start, data, batches, inertia, exam)
         seen.append((loss.item(), start["text_head.projection.weight"].clone()))
         return loss
 
-    monkeypatch.setattr(rehearsal, "through_practice", spy)
+    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1, students=3))
     assert len(seen) == 3
     assert not torch.equal(seen[0][1], seen[1][1])  # each a fresh one
@@ -145,13 +145,13 @@ def test_a_practice_passes_over_the_pairs_as_often_whatever_their_number(
     heads_data, tmp_path, monkeypatch, student_batch, sizes
 ):
     seen = []
-    original = rehearsal.through_practice
+    original = rehearsal.through_dual_practice
 
     def spy(student, start, data, batches, inertia, exam):
         seen.append([len(rows) for rows in batches])
         return original(student, start, data, batches, inertia, exam)
 
-    monkeypatch.setattr(rehearsal, "through_practice", spy)
+    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
     settings = replace(SHORT, iterations=1, passes=5, student_batch=student_batch)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     assert seen == [sizes]  # 5 times 6 pairs, in batches of 6 or of 4
@@ -159,13 +159,13 @@ def test_a_practice_passes_over_the_pairs_as_often_whatever_their_number(
 
 def test_practices_are_of_every_length_between_the_shortest_and_the_longest(heads_data, tmp_path, monkeypatch):
     seen = []
-    original = rehearsal.through_practice
+    original = rehearsal.through_dual_practice
 
     def spy(student, start, data, batches, inertia, exam):
         seen.append(len(batches))
         return original(student, start, data, batches, inertia, exam)
 
-    monkeypatch.setattr(rehearsal, "through_practice", spy)
+    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
     settings = replace(SHORT, iterations=40, passes=5, least_passes=3)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     assert set(seen) == {3, 4, 5}
@@ -174,13 +174,13 @@ def test_practices_are_of_every_length_between_the_shortest_and_the_longest(head
 @pytest.mark.parametrize("width", [None, 7])
 def test_students_rehearse_as_wide_as_those_that_are_scored(heads_data, tmp_path, monkeypatch, width):
     seen = []
-    original = rehearsal.through_practice
+    original = rehearsal.through_dual_practice
 
     def spy(student, start, *rest):
         seen.append(len(start["text_head.projection.weight"]))
         return original(student, start, *rest)
 
-    monkeypatch.setattr(rehearsal, "through_practice", spy)
+    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1, width=width))
     assert seen == [width or heads_data.encoded().towers.embed_dim]
 
@@ -203,7 +203,7 @@ OTHER = "test_resnet@random"
 def test_students_read_with_every_encoder_in_turn(heads_data, tmp_path, monkeypatch):
     """Each iteration is of one encoder: its features of the pictures, a student of its width, its real features."""
     read, drawn = [], []
-    practise, draw = rehearsal.through_practice, RealPairs.draw
+    practise, draw = rehearsal.through_dual_practice, RealPairs.draw
 
     def spy_on_practice(student, start, data, *rest):
         read.append((data.inputs.detach().clone(), start["image_head.projection.weight"].shape[1]))
@@ -213,7 +213,7 @@ def test_students_read_with_every_encoder_in_turn(heads_data, tmp_path, monkeypa
         drawn.append(self._encoded.towers.image)
         return draw(self, size, random)
 
-    monkeypatch.setattr(rehearsal, "through_practice", spy_on_practice)
+    monkeypatch.setattr(rehearsal, "through_dual_practice", spy_on_practice)
     monkeypatch.setattr(RealPairs, "draw", spy_on_exam)
     settings = replace(SHORT, iterations=2, also=(OTHER,))  # times the square root of two encoders: 3
     made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)

@@ -9,9 +9,9 @@ adjoints a of theta and b of v are carried back, step by step:
 
     b <- b - lr a        a <- a + w b + (dg/dtheta)' b        pairs += (dg/dpairs)' b        b <- m b
 
-Only the parameters before each step are kept, and each step's graph is built when its turn comes: the gradient is that
-of the whole unroll, in the memory of one step and of its parameters. A practice of more than `KEPT_STEPS` steps is cut
-into stretches of so many; where each begins is kept, and all but the last are walked again on the way back.
+The graph of each step's own gradient is kept on the way out and let go of on the way back: the result is the gradient
+of the whole unroll. A practice of more than `KEPT_STEPS` steps is cut into stretches of so many; where each begins is
+kept, and all but the last are walked again on the way back, so that memory is that of one stretch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Values = list[Tensor]
 """The parameters' values, or what belongs to each, in their order."""
 
 
-KEPT_STEPS = 256
-"""So many steps' parameters are kept at once: 1.4 GB for students 512 wide."""
+KEPT_STEPS = 64
+"""So many steps' graphs are kept at once: 1.3 GB for students 512 wide and batches of 128."""
 
 
 @dataclass(frozen=True)
@@ -51,41 +51,44 @@ class State:
     velocity: Values
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step that was taken: the parameters before it, and the slopes that it went by, as functions of them."""
+
+    before: Parameters
+    slopes: Values
+
+
 def through_practice(
     student: Student, start: Parameters, data: Material, batches: Sequence[Tensor], inertia: Inertia, exam: Exam
 ) -> Tensor:
     """The exam's loss after a step on each batch; the gradients of `data` are added to it in place."""
     names = list(start)
     lrs = [student.lr(name, data).item() for name in names]
-
-    def walk(state: State, stretch: range) -> tuple[list[Values], State]:
-        return _practise(student, names, state, data, batches, stretch, inertia, lrs)
-
     stretches = [range(begin, min(begin + KEPT_STEPS, len(batches))) for begin in range(0, len(batches), KEPT_STEPS)]
     here = State(list(start.values()), [torch.zeros_like(value) for value in start.values()])
     begins: list[State] = []
-    passed: list[Values] = []
+    steps: list[Step] = []
     for stretch in stretches:
         begins.append(here)
-        passed = []  # let go of the stretch before, not only when this one is there
-        passed, here = walk(here, stretch)
+        steps, here = _practise(student, names, here, data, batches, stretch, inertia, lrs, stretch is stretches[-1])
     after = here.parameters
     last = _tracked(names, after)
     loss = exam(last)
-    theta = list(torch.autograd.grad(loss, list(last.values())))
+    theta = _slopes([loss], last, data)
     speed = [torch.zeros_like(value) for value in theta]
     for stretch in reversed(stretches):
         begin = begins.pop()
-        passed = passed or walk(begin, stretch)[0]
-        for step in reversed(stretch):
-            before = passed.pop()
+        steps = steps or _practise(student, names, begin, data, batches, stretch, inertia, lrs, graph=True)[0]
+        while steps:
+            step = steps.pop()
+            before = list(step.before.values())
             _add_to_lrs(student, names, data, theta, before, after)
             torch._foreach_sub_(speed, torch._foreach_mul(theta, lrs))
-            pulled = _pull_back(student, _tracked(names, before), data, batches[step], step, speed)
-            torch._foreach_add_(theta, pulled)
+            torch._foreach_add_(theta, _slopes(step.slopes, step.before, data, speed))
             torch._foreach_add_(theta, speed, alpha=inertia.weight_decay)
             torch._foreach_mul_(speed, inertia.momentum)
-            after = before
+            after = [value.detach() for value in before]
     return loss.detach()
 
 
@@ -98,26 +101,27 @@ def _practise(
     stretch: range,
     inertia: Inertia,
     lrs: Sequence[float],
-) -> tuple[list[Values], State]:
-    """The parameters before each step of a stretch, and the student after the last."""
+    graph: bool,
+) -> tuple[list[Step], State]:
+    """The student after a stretch and, with `graph`, its steps."""
     here, velocity = state.parameters, [value.clone() for value in state.velocity]
-    passed = []
-    for step in stretch:
-        passed.append(here)
-        slopes = student.gradients(_tracked(names, here), data, batches[step], step, graph=False)
+    steps = []
+    for number in stretch:
+        before = _tracked(names, here)
+        slopes = list(student.gradients(before, data, batches[number], number, graph).values())
+        if graph:
+            steps.append(Step(before, slopes))
         torch._foreach_mul_(velocity, inertia.momentum)
-        torch._foreach_add_(velocity, list(slopes.values()))
+        torch._foreach_add_(velocity, [slope.detach() for slope in slopes])
         torch._foreach_add_(velocity, here, alpha=inertia.weight_decay)
         here = list(torch._foreach_sub(here, torch._foreach_mul(velocity, lrs)))
-    return passed, State(here, velocity)
+    return steps, State(here, velocity)
 
 
-def _pull_back(student: Student, here: Parameters, data: Material, rows: Tensor, step: int, speed: Values) -> Values:
-    """(dg/dtheta)' b of one step; (dg/dpairs)' b is added to the pairs' gradients."""
-    slopes = student.gradients(here, data, rows, step, graph=True)
+def _slopes(outputs: Values, here: Parameters, data: Material, weights: Values | None = None) -> Values:
+    """The parameters' slopes of weighted outputs; those of the pairs are added to the pairs' gradients."""
     leaves = list(data.leaves().values())
-    wanted = [*here.values(), *leaves]
-    found = torch.autograd.grad(list(slopes.values()), wanted, speed, allow_unused=True)
+    found = torch.autograd.grad(outputs, [*here.values(), *leaves], weights, allow_unused=True)
     for leaf, grad in zip(leaves, found[len(here) :], strict=True):
         if grad is not None:
             accumulate(leaf, grad)

@@ -34,9 +34,10 @@ from pairstill.losses import info_nce
 from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy
 from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method, finished
+from pairstill.methods.dual import through_dual_practice
 from pairstill.methods.initial import read_initial
 from pairstill.methods.optimise import Chosen, optimise
-from pairstill.methods.practice import Exam, Inertia, through_practice
+from pairstill.methods.practice import Exam, Inertia
 from pairstill.methods.reader import Reader, RealPairs
 from pairstill.methods.start import start
 from pairstill.methods.synthetic import SyntheticPairs
@@ -186,7 +187,7 @@ def _rehearse(reader: Reader, context: Context, data: Material, iteration: int, 
     inertia = Inertia(settings.student_momentum, settings.student_decay)
     student = Student(model, derive(context.seed, *place, "dropout"))
     exam = exam_on(model, *reader.real.draw(settings.real_batch, random))
-    return through_practice(student, first, data, batches, inertia, exam).item()
+    return through_dual_practice(student, first, data, batches, inertia, exam).item()
 
 
 def _look_inside(pairs: EncodedSplit, context: Context, reader: Reader, chosen: Chosen) -> None:

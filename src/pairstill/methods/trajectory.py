@@ -87,9 +87,9 @@ class Student:
     """A two-tower model as a function of its parameters, whose dropout repeats when a step is taken again."""
 
     def __init__(self, model: TwoTower, seed: int) -> None:
-        self._model = model.train()
+        self.model = model.train()
+        self.seed = seed
         self._text = set(model.text_parameters())
-        self._seed = seed
 
     def is_text(self, name: str) -> bool:
         """Whether a parameter belongs to the text tower."""
@@ -97,14 +97,25 @@ class Student:
 
     def gradients(self, parameters: Parameters, data: Material, rows: Tensor, step: int, graph: bool) -> Parameters:
         """The gradient of the student's loss on some rows; with `graph`, one that can be differentiated again."""
-        with global_seed(self._seed, "student", step):
-            images, texts = torch.func.functional_call(self._model, parameters, (data.inputs[rows], data.texts[rows]))
-        if data.similarity is None:
-            loss = info_nce(images, texts)
-        else:
-            loss = weighted_bce(images, texts, data.similarity[rows][:, rows])
+        loss = self.loss(self.model, parameters, (data.inputs[rows], data.texts[rows]), data, rows, step)
         found = torch.autograd.grad(loss, list(parameters.values()), create_graph=graph)
         return dict(zip(parameters, found, strict=True))
+
+    def loss(
+        self,
+        model: TwoTower,
+        parameters: Parameters,
+        inputs: tuple[Tensor, Tensor],
+        data: Material,
+        rows: Tensor,
+        step: int,
+    ) -> Tensor:
+        """A model's loss on the inputs of some rows, with the dropout of a step."""
+        with global_seed(self.seed, "student", step):
+            images, texts = torch.func.functional_call(model, parameters, inputs)
+        if data.similarity is None:
+            return info_nce(images, texts)
+        return weighted_bce(images, texts, data.similarity[rows][:, rows])
 
     def lr(self, name: str, data: Material) -> Tensor:
         """The step size of a parameter's tower."""

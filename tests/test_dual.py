@@ -1,0 +1,87 @@
+import pytest
+import torch
+from torch import nn
+
+from pairstill.methods import dual, practice
+from pairstill.methods.dual import through_dual_practice
+from pairstill.methods.practice import Inertia, through_practice
+from pairstill.methods.trajectory import Material, Student
+from pairstill.towers.heads import build_head
+from pairstill.towers.model import TwoTower
+from tests.test_practice import exam_of
+
+INERTIA = Inertia(momentum=0.6, weight_decay=0.05)
+BATCHES = [torch.tensor(rows) for rows in ([0, 1, 2], [3, 4, 0], [2, 1, 4], [1, 3, 0])]
+
+
+def problem(head="mlp", image_head="mlp", dropout=0.3, similarity=False, pairs=5):
+    """Five pairs of 5 and 4 features: in both towers more pairs than, or as many as, a first weight's columns."""
+    torch.manual_seed(0)
+    width = 5 if image_head == "none" else 6
+    heads = build_head(image_head, 5, width, dropout), build_head(head, 4, width, dropout)
+    model = TwoTower(nn.Identity(), *heads).double()
+    leaves = [torch.randn(pairs, columns, dtype=torch.float64).requires_grad_() for columns in (5, 4)]
+    soft = (torch.eye(pairs, dtype=torch.float64) * 0.8 + 0.1).requires_grad_() if similarity else None
+    lrs = [torch.tensor(lr, dtype=torch.float64) for lr in (0.3, 0.2)]
+    return Student(model, 0), Material(*leaves, *lrs, soft)
+
+
+def outcome(way, inertia=INERTIA, **kind):
+    student, data = problem(**kind)
+    start = {name: p.detach().clone() for name, p in student.model.named_parameters()}
+    arrived = {}
+    examine = exam_of(student)
+    loss = way(student, start, data, BATCHES, inertia, lambda p: arrived.update(p) or examine(p))
+    return [loss, *(leaf.grad for leaf in data.leaves().values()), *(arrived[name].detach() for name in start)]
+
+
+KINDS = [
+    {},
+    {"dropout": 0.0},
+    {"similarity": True},
+    {"head": "linear", "image_head": "linear"},
+    {"image_head": "none"},
+    {"inertia": Inertia()},
+    {"inertia": Inertia(momentum=0.9)},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_dual_practice_is_the_practice(kind):
+    for found, expected in zip(outcome(through_dual_practice, **kind), outcome(through_practice, **kind), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_long_practices_in_stretches_too(monkeypatch):
+    expected = outcome(through_practice)
+    monkeypatch.setattr(practice, "KEPT_STEPS", 2)
+    for found, wanted in zip(outcome(through_dual_practice), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("worth", "heads"), [(2, {"image_head", "text_head"}), (1, {"image_head"}), (0.5, set())])
+def test_only_heads_with_few_pairs_for_their_width_are_dual(monkeypatch, worth, heads):
+    seen = set()
+    original = dual.through_practice
+
+    def spy(student, start, data, *rest):
+        seen.update({head for head in ("image_head", "text_head") if start[f"{head}.projection.weight"].shape[0] == 5})
+        return original(student, start, data, *rest)
+
+    expected = outcome(through_practice)
+    monkeypatch.setattr(dual, "WORTH_IT", worth)
+    monkeypatch.setattr(dual, "through_practice", spy)
+    for found, wanted in zip(outcome(through_dual_practice), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
+    assert seen == heads
+
+
+def test_learnt_step_sizes_have_the_plain_way():
+    student, data = problem()
+    data.image_lr.requires_grad_()
+    start = {name: p.detach().clone() for name, p in student.model.named_parameters()}
+    through_dual_practice(student, start, data, BATCHES, INERTIA, exam_of(student))
+    found, data.image_lr.grad = data.image_lr.grad, None
+    through_practice(student, start, data, BATCHES, INERTIA, exam_of(student))
+    assert torch.equal(found, data.image_lr.grad)
+    assert found != 0
