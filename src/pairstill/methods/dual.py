@@ -72,7 +72,7 @@ class DualStudent(Student):
         found = torch.autograd.grad(loss, [*projected.values(), *rest.values()], create_graph=graph)
         slopes = dict(zip(rest, found[len(projected) :], strict=True))
         for head, slope in zip(projected, found, strict=False):
-            slopes[weight_of(head)] = torch.zeros_like(data.firsts[head]).index_add(0, rows, slope)
+            slopes[weight_of(head)] = torch.zeros_like(data.firsts[head]).index_add(0, rows.to(slope.device), slope)
             slopes[bias_of(head)] = slope.sum(0)
         return {name: slopes[name] for name in parameters}
 
