@@ -8,10 +8,12 @@ from torch import nn
 
 from pairstill import api
 from pairstill.bank import Bank
+from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
 from pairstill.files import read_tensors
 from pairstill.losses import weighted_bce
 from pairstill.methods import lors, tesla
+from pairstill.methods.initial import read_initial
 from pairstill.methods.trajectory import (
     Material,
     Span,
@@ -188,6 +190,22 @@ def test_lors_of_rank_0_with_a_fixed_diagonal_is_tesla(towers, request, tmp_path
     distill(data, tmp_path / "learnt", "lors", 6, bank, settings=learnt)
     assert last("learnt")["right"].any()
     assert not torch.equal(last("learnt")["diagonal"], torch.ones(6))
+
+
+@pytest.mark.parametrize("towers", ["heads", "full"])
+def test_only_pictures_that_the_student_saw_are_passed_and_move(towers, request, tmp_path, monkeypatch):
+    data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
+    passed, original = [], Encoded.through_front
+    monkeypatch.setattr(Encoded, "through_front", lambda self, x: passed.append(len(x)) or original(self, x))
+    short = tesla.Settings(iterations=1, check_every=2, inner_steps=2, inner_batch=2, image_lr=1.0, text_lr=1.0)
+    distill(data, tmp_path / "few", "tesla", 6, bank, settings=short)
+    first, last = read_initial(tmp_path / "few/run"), read_tensors(tmp_path / "few/run/checkpoint.safetensors")
+    before = data.encoded().image_encoder.normalise(first.pictures)
+    moved = [(a - b).abs().max() > 1e-4 for a, b in zip(last["images"], before, strict=True)]
+    assert passed == [4]
+    assert sum(moved) == 4
+    seen = [not torch.equal(a, b) for a, b in zip(last["texts"], first.texts, strict=True)]
+    assert seen == moved
 
 
 def test_settings_that_make_no_sense_are_said():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
+from pairstill.encoded import Encoded, EncodedSplit
 from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, finished
 from pairstill.methods.optimise import optimise
@@ -93,7 +93,7 @@ def match(
         span = draw_span(bank, random, settings.expert_epochs, settings.max_start_epoch, device)
         batches = draw_batches(context.count, settings.inner_batch, settings.inner_steps, random)
         student = Student(model, derive(context.seed, "trajectory", "student", iteration))
-        images = context.encoded.through_front(synthetic.pixels(device))
+        images = _inputs(context.encoded, synthetic.pixels(device), batches)
         targets = similarity(synthetic.more)
         made = _Made(images, synthetic.texts, synthetic.more, targets, device)
         if exact:
@@ -116,6 +116,13 @@ def match(
     return finished(
         pairs, context, name, kept.images, kept.texts, kept.similarity, chosen=chosen.provenance(), student=kept.recipe
     )
+
+
+def _inputs(encoded: Encoded, pixels: Tensor, batches: Sequence[Tensor]) -> Tensor:
+    """What the image tower reads of the pictures that the student will see; the others are zeros, and not passed."""
+    used = torch.cat(list(batches)).unique().to(pixels.device)
+    passed = encoded.through_front(pixels[used].contiguous(memory_format=torch.channels_last))
+    return passed.new_zeros(len(pixels), *passed.shape[1:]).index_copy(0, used, passed)
 
 
 def _learnt_lrs(tensors: Mapping[str, Tensor]) -> dict[str, float]:
