@@ -35,11 +35,16 @@ def test_large_batches_are_split_without_being_asked(network, pictures, monkeypa
     assert seen_at_once(network, lambda: Passes()(network, pictures)) == [3, 3, 1]
 
 
-def test_blocks_keep_no_activations(network, pictures):
+def test_blocks_keep_the_activations_of_one(network, pictures):
     kept = [
         kept_numbers(lambda size=size: Passes(size)(network, pictures.clone().requires_grad_())) for size in (None, 1)
     ]
     assert kept[1] < kept[0] / 3
+
+
+def test_the_backward_pass_begins_with_the_block_that_was_kept(network, pictures):
+    seen = seen_at_once(network, lambda: through(Passes(3), network, pictures))
+    assert seen == [3, 3, 1, 3, 3]
 
 
 def test_without_gradients_nothing_is_computed_twice(network, pictures):

@@ -36,8 +36,9 @@ class Passes:
     def __call__(self, network: nn.Module, pictures: Tensor) -> Tensor:
         """`network(pictures)` [N, d] for pictures [N, 3, H, W], in float32.
 
-        With more than one block, activations are not kept but computed again in the backward pass (one more forward
-        pass in time). Pictures do not interact in a frozen network, so the result and its gradient are the same.
+        With more than one block, only the last one's activations are kept: the backward pass begins there, and computes
+        the others' again (up to one more forward pass in time). Pictures do not interact in a frozen network, so the
+        result and its gradient are the same.
         """
         with torch.autocast(pictures.device.type, torch.bfloat16, enabled=self.precision == "mixed"):
             return self._in_blocks(network, pictures).float()
@@ -49,4 +50,5 @@ class Passes:
             return torch.as_tensor(network(pictures))
         if not (torch.is_grad_enabled() and pictures.requires_grad):
             return torch.cat([network(block) for block in blocks])
-        return torch.cat([checkpoint(network, block, use_reentrant=False) for block in blocks])
+        *early, last = blocks
+        return torch.cat([*(checkpoint(network, block, use_reentrant=False) for block in early), network(last)])
