@@ -39,7 +39,7 @@ def test_blocks_keep_the_activations_of_one(network, pictures):
     kept = [
         kept_numbers(lambda size=size: Passes(size)(network, pictures.clone().requires_grad_())) for size in (None, 1)
     ]
-    assert kept[1] < kept[0] / 3
+    assert kept[1] < kept[0] / 2  # one of seven blocks, and the weights
 
 
 def test_the_backward_pass_begins_with_the_block_that_was_kept(network, pictures):
