@@ -1,0 +1,89 @@
+"""What a practice of rehearsal costs, with its exam: by weights or by coefficients, graphs kept or built again.
+
+    python -m benchmarks.practice
+
+25 passes over the pairs by a student 512 wide, and an exam of 2,048 real pairs, on random features as wide as those of
+EfficientNet-Lite0 and MiniLM. Seconds are medians of interleaved runs in this process. Writes results/practice.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from benchmarks.step import RESULTS, write
+from pairstill.allocator import keep_freed_memory
+from pairstill.methods import practice
+from pairstill.methods.dual import through_dual_practice
+from pairstill.methods.practice import Inertia, through_practice
+from pairstill.methods.rehearsal import exam_on
+from pairstill.methods.trajectory import Material, Student, draw_batches
+from pairstill.towers import Towers, build_heads
+
+IMAGE_WIDTH, TEXT_WIDTH, PASSES, BATCH, REAL = 1280, 384, 25, 128, 2048
+WAYS = {
+    "weights, graphs built again": (through_practice, 1),
+    "weights, graphs kept": (through_practice, practice.KEPT_STEPS),
+    "coefficients, graphs built again": (through_dual_practice, 1),
+    "coefficients, graphs kept": (through_dual_practice, practice.KEPT_STEPS),
+}
+"""The first was rehearsal's way, the last is."""
+
+
+def features(count: int) -> tuple[Tensor, Tensor]:
+    """Random pairs of the size that the encoders give."""
+    return torch.randn(count, IMAGE_WIDTH).relu() / 2, torch.randn(count, TEXT_WIDTH) / TEXT_WIDTH**0.5
+
+
+def practise(way: Callable[..., Tensor], kept: int, pairs: tuple[Tensor, Tensor]) -> tuple[float, Tensor]:
+    """Seconds of a practice and its exam, and the gradient of the pictures' features."""
+    practice.KEPT_STEPS = kept
+    model = build_heads(Towers(), IMAGE_WIDTH, TEXT_WIDTH, seed=0)
+    start = {name: value.detach() for name, value in model.named_parameters()}
+    inputs, texts = (part.clone().requires_grad_() for part in pairs)
+    lr, count = torch.tensor(0.1), len(inputs)
+    size = min(BATCH, count)
+    batches = draw_batches(count, size, math.ceil(PASSES * count / size), torch.Generator().manual_seed(0))
+    exam = exam_on(model, *features(REAL))
+    begin = time.perf_counter()
+    way(Student(model, 0), start, Material(inputs, texts, lr, lr), batches, Inertia(0.9, 5e-4), exam)
+    seconds = time.perf_counter() - begin
+    assert inputs.grad is not None
+    return seconds, inputs.grad
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, nargs="+", default=[20, 100, 200, 500])
+    parser.add_argument("--runs", type=int, default=3)
+    arguments = parser.parse_args()
+    keep_freed_memory()
+    rows = []
+    for count in arguments.pairs:
+        torch.manual_seed(0)
+        pairs, taken, gradients = features(count), dict[str, list[float]](), list[Tensor]()
+        for run in range(1 + arguments.runs):  # the first fills the allocator
+            for name, (way, kept) in WAYS.items():
+                torch.manual_seed(1)
+                seconds, gradient = practise(way, kept, pairs)
+                gradients.append(gradient)
+                assert (gradient - gradients[0]).norm() < 1e-4 * gradients[0].norm()
+                if run:
+                    taken.setdefault(name, []).append(seconds)
+        first = statistics.median(next(iter(taken.values())))
+        for name, seconds_of in taken.items():
+            median = statistics.median(seconds_of)
+            row = {"pairs": count, "way": name, "seconds": round(median, 2), "times_faster": round(first / median, 2)}
+            rows.append(row)
+            print(row, flush=True)
+    write(RESULTS / "practice.csv", rows)
+
+
+if __name__ == "__main__":
+    main()
