@@ -7,15 +7,17 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
 
+from pairstill import api
 from pairstill.bank import Bank
 from pairstill.cli import main
 from pairstill.compare import compare, read_study
-from pairstill.compare.job import Job
+from pairstill.compare.job import Job, _readable
 from pairstill.compare.runner import _plan, _works
 from pairstill.compare.tables import as_markdown
 from pairstill.distilled import load
@@ -233,13 +235,38 @@ def test_the_first_experts_of_a_bank_are_a_bank(heads_bank):
 
 
 def test_nearest_captions_are_read_by_the_students_encoder(heads_data, tmp_path):
-    from pairstill import api
-
     api.distill(heads_data, tmp_path / "set", "random", 4)
     made, encoded = load(tmp_path / "set"), heads_data.encoded()
     same = with_nearest_captions(encoded, made)
     torch.testing.assert_close(same.texts, made.texts)  # a real pair's nearest caption is its own
     assert torch.equal(same.images, made.images)
+
+
+@pytest.mark.parametrize(("texts", "within"), [("as-is", 0.0), ("nearest", 1e-5), ("translated", 0.05)])
+def test_texts_stay_what_they_are_where_the_encoder_stays(texts, within, heads_data, tmp_path):
+    api.distill(heads_data, tmp_path / "set", "random", 4)
+    made, encoded = load(tmp_path / "set"), heads_data.encoded()
+    read = _readable(texts, encoded, encoded, made)
+    assert (read.texts - made.texts).norm() <= within * made.texts.norm()
+
+
+class Twice:
+    """A text encoder that says everything twice."""
+
+    def __init__(self, encoded):
+        self.towers, self.encoders, self._encoded = encoded.towers, {"text": "twice"}, encoded
+
+    def split(self, name):
+        texts = self._encoded.split(name).pairs.texts[:]
+        return SimpleNamespace(pairs=SimpleNamespace(texts=torch.cat([texts, texts], dim=1)))
+
+
+def test_translated_texts_are_what_the_students_encoder_would_give(heads_data, tmp_path):
+    api.distill(heads_data, tmp_path / "set", "random", 4)
+    made, encoded = load(tmp_path / "set"), heads_data.encoded()
+    read = _readable("translated", Twice(encoded), encoded, made)
+    assert (read.texts - torch.cat([made.texts] * 2, dim=1)).norm() < 0.05 * read.texts.norm()
+    assert read.info["towers"]["encoders"] == {"text": "twice"}
 
 
 def test_published_figures_stand_beside(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 
 from pairstill.api import Device, device_named
 from pairstill.bank import Bank
-from pairstill.compare.study import Entry, Study, settings_of
+from pairstill.compare.study import Entry, Study, Texts, settings_of
 from pairstill.distillation import distill
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import Encoded
@@ -21,6 +21,7 @@ from pairstill.methods import METHODS
 from pairstill.prepared import open_prepared
 from pairstill.protocols import protocol_named
 from pairstill.run import read_events
+from pairstill.translation import with_translated_texts
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,19 @@ def _do(job: Job) -> dict[str, Any]:
         row = evaluate_full(encoded, protocol, study.seeds, recipe=study.expert, seed=study.seed)
         return _record(job, row, {})
     same = study.towers_of(entry) == study.source()
+    source = encoded if same else data.encoded(study.source(), device=job.device)
     bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
-    made = _distil(job, encoded if same else data.encoded(study.source(), device=job.device), bank)
-    readable = with_nearest_captions(encoded, made) if entry.texts == "nearest" else made
+    made = _distil(job, source, bank)
+    readable = _readable(entry.texts, encoded, source, made)
     row = evaluate(encoded, readable, protocol, study.seeds, recipe=study.student, seed=study.seed)
     return _record(job, row, {**cost_of(job.set_folder / "run", made), **(cost_of_bank(bank) if bank else {})})
+
+
+def _readable(texts: Texts, encoded: Encoded, source: Encoded, made: DistilledSet) -> DistilledSet:
+    """The set with texts that the students' encoder goes with."""
+    if texts == "nearest":
+        return with_nearest_captions(encoded, made)
+    return with_translated_texts(encoded, source, made) if texts == "translated" else made
 
 
 def _distil(job: Job, encoded: Encoded, bank: Bank | None) -> DistilledSet:
