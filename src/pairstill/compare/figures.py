@@ -61,7 +61,9 @@ def write_sizes(out: Path, name: str, records: Sequence[Mapping[str, Any]]) -> l
             if record["method"] == "full" and "error" not in record:
                 axes.axhline(record["mean"], color="#777777", linewidth=0.8, linestyle=":", label="all pairs")
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
+        ticks = [r[key] / unit for r in max(lines.values(), key=len)]
+        axes.set_xticks(ticks, [f"{tick:.2g}" if tick < 10 else f"{tick:.0f}" for tick in ticks], minor=False)
+        axes.minorticks_off()
         axes.set_ylim(bottom=0)
         _tidy(axes, title)
     figure.axes[0].set_ylabel("mean recall, %")
