@@ -3,7 +3,8 @@
     python -m benchmarks.practice
 
 25 passes over the pairs by a student 512 wide, and an exam of 2,048 real pairs, on random features as wide as those of
-EfficientNet-Lite0 and MiniLM. Seconds are medians of interleaved runs in this process. Writes results/practice.csv.
+EfficientNet-Lite0 and MiniLM. Seconds are medians of interleaved runs in this process, by one
+thread. Writes results/practice.csv.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     keep_freed_memory()
+    torch.set_num_threads(1)  # as in a comparison with a row on each core
     rows = []
     for count in arguments.pairs:
         torch.manual_seed(0)
