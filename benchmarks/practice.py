@@ -3,8 +3,8 @@
     python -m benchmarks.practice
 
 25 passes over the pairs by a student 512 wide, and an exam of 2,048 real pairs, on random features as wide as those of
-EfficientNet-Lite0 and MiniLM. Seconds are medians of interleaved runs in this process, by one
-thread. Writes results/practice.csv.
+EfficientNet-Lite0 and MiniLM. Seconds are medians of interleaved runs in this process, by one thread. Writes
+results/practice.csv.
 """
 
 from __future__ import annotations

@@ -184,7 +184,11 @@ def with_nearest_captions(encoded: Encoded, distilled: DistilledSet) -> Distille
         raise PairstillError(
             f"the set's nearest caption {missing[0]!r} is not in this dataset: was it made from another?"
         )
-    texts = encoded.texts[torch.tensor([rows[near[0]] for near in distilled.captions])]
+    return with_texts(encoded, distilled, encoded.texts[torch.tensor([rows[near[0]] for near in distilled.captions])])
+
+
+def with_texts(encoded: Encoded, distilled: DistilledSet, texts: Tensor) -> DistilledSet:
+    """The set with other texts, which it then says are of these towers' text encoder."""
     towers = {**distilled.info.get("towers", {}), "text": encoded.towers.text, "encoders": encoded.encoders}
     return replace(distilled, texts=texts, info={**distilled.info, "towers": towers})
 

@@ -8,13 +8,12 @@ than the caption nearest to it: a map of the whole space takes along what that c
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import Encoded
+from pairstill.evaluation import with_texts
 from pairstill.rows import sample
 
 CAPTIONS = 8192
@@ -38,5 +37,4 @@ def translate(texts: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
 def with_translated_texts(encoded: Encoded, source: Encoded, distilled: DistilledSet) -> DistilledSet:
     """The set with its texts as the text encoder of `encoded` would give them; it was made with that of `source`."""
     ours, theirs = (sample(side.split("train").pairs.texts, CAPTIONS, seed=0) for side in (source, encoded))
-    towers = {**distilled.info.get("towers", {}), "text": encoded.towers.text, "encoders": encoded.encoders}
-    return replace(distilled, texts=translate(distilled.texts, ours, theirs), info={**distilled.info, "towers": towers})
+    return with_texts(encoded, distilled, translate(distilled.texts, ours, theirs))

@@ -65,10 +65,13 @@ class DualStudent(Student):
             + torch.addmm(parameters[bias_of(head)], data.grams[head][rows], parameters[weight_of(head)])
             for head, left in self._left.items()
         }
-        inputs = projected.get("image_head", data.inputs[rows]), projected.get("text_head", data.texts[rows])
+        images, texts = (
+            projected[head] if head in projected else plain[rows]
+            for head, plain in zip(HEADS, (data.inputs, data.texts), strict=True)
+        )
         own = {name(head) for head in projected for name in (weight_of, bias_of)}
         rest = {name: value for name, value in parameters.items() if name not in own}
-        loss = self.loss(self._rest, rest, inputs, data, rows, step)
+        loss = self.loss(self._rest, rest, (images, texts), data, rows, step)
         found = torch.autograd.grad(loss, [*projected.values(), *rest.values()], create_graph=graph)
         slopes = dict(zip(rest, found[len(projected) :], strict=True))
         for head, slope in zip(projected, found, strict=False):
