@@ -17,7 +17,7 @@ import time
 import torch
 
 from benchmarks.step import RESULTS, grown_by, held_by_tensors, write
-from pairstill.compare.job import peak_mib
+from pairstill.peak import peak_mib
 from pairstill.towers import Passes, fold, load_image_encoder
 
 SIZES = (0, 50, 25, 10, 5, 1)

@@ -37,12 +37,12 @@ from torch import Tensor
 
 import pairstill  # noqa: F401  (before torch)
 from pairstill.bank import Bank, parameters_of
-from pairstill.compare.job import peak_mib
 from pairstill.losses import agreement, discrepancy, info_nce, kernel_energy
 from pairstill.merge import merge, merge_ratio
 from pairstill.methods import mdm
 from pairstill.methods.synthetic import SyntheticPairs
 from pairstill.methods.under_teachers import encode_real_batch
+from pairstill.peak import peak_mib
 from pairstill.seeds import generator
 from pairstill.teacher import Teacher
 from pairstill.teachers import TEACHERS

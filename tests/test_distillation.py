@@ -278,6 +278,16 @@ def test_updates_are_adam_where_asked_for_and_go_on_from_a_saved_state():
     torch.testing.assert_close(whole.texts, texts)
 
 
+def test_the_longest_step_of_adam_is_seen_coming():
+    """Without momentum, a gradient after many zeros is followed for 31.6 step sizes."""
+    pairs = SyntheticPairs(torch.zeros(1, 3, 2, 2), torch.zeros(1, 2), 400.0, 400.0, momentum=0.0, adam=True)
+    for _ in range(5000):
+        pairs.update(0 * (pairs.images.sum() + pairs.texts.sum()), clip=1e9)
+    with pytest.raises(Diverged, match="would have become"):
+        pairs.update(pairs.images.sum() + pairs.texts.sum(), clip=1e9)
+    assert not pairs.images.any()
+
+
 def test_pictures_that_take_turns_move_alone_and_go_on_from_a_saved_state():
     first, texts = torch.randn(5, 3, 2, 2), torch.randn(5, 4)
 

@@ -74,14 +74,3 @@ def test_only_heads_with_few_pairs_for_their_width_are_dual(monkeypatch, worth, 
     for found, wanted in zip(outcome(through_dual_practice), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
     assert seen == heads
-
-
-def test_learnt_step_sizes_have_the_plain_way():
-    student, data = problem()
-    data.image_lr.requires_grad_()
-    start = {name: p.detach().clone() for name, p in student.model.named_parameters()}
-    through_dual_practice(student, start, data, BATCHES, INERTIA, exam_of(student))
-    found, data.image_lr.grad = data.image_lr.grad, None
-    through_practice(student, start, data, BATCHES, INERTIA, exam_of(student))
-    assert torch.equal(found, data.image_lr.grad)
-    assert found != 0

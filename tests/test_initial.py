@@ -47,14 +47,14 @@ def test_cells_and_their_mean_texts_are_as_one_would_count_them():
         members[cosines.index(max(cosines))].append(number)
     cells = cells_of(features, rows)
     assert [torch.nonzero(cells == k).flatten().tolist() for k in range(3)] == members
-    for found, cell in zip(mean_texts(features, rows), members, strict=True):
+    for found, cell in zip(mean_texts(features, cells), members, strict=True):
         torch.testing.assert_close(found, sum(features.texts[n] for n in cell) / len(cell))
 
 
 def test_twins_leave_no_cell_empty():
     twins = torch.ones(3, 2)
     features = PairFeatures(twins, twins, torch.stack([torch.arange(3), torch.arange(3)], 1))
-    assert torch.isfinite(mean_texts(features, torch.tensor([0, 2]))).all()
+    assert torch.isfinite(mean_texts(features, cells_of(features, torch.tensor([0, 2])))).all()
 
 
 def test_anatomy_counts_cosines_as_one_would():

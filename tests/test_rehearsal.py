@@ -9,6 +9,7 @@ import torch
 
 from pairstill import api
 from pairstill.augment import crop_and_flip, warp
+from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
 from pairstill.files import read_tensors
 from pairstill.losses import info_nce
@@ -21,7 +22,7 @@ from pairstill.methods.trajectory import Material, Student
 from pairstill.rows import in_memory
 from pairstill.run import read_events
 from pairstill.seeds import generator
-from pairstill.training import Recipe
+from pairstill.training import Recipe, TrainingDiverged
 from tests.test_trajectory import two_tower
 
 SHORT = Settings(iterations=30, check_every=30, passes=6, width=16, real_batch=64, image_lr=0.03, text_lr=0.05)
@@ -86,7 +87,7 @@ def test_pictures_of_a_large_set_take_turns(heads_data, tmp_path, monkeypatch):
     monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
     few = replace(SHORT, iterations=3, at_once=3)  # times the square root of two turns: 4
     made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=few)
-    moved = [(after != before).any(dim=1).tolist() for before, after in itertools.pairwise(seen)]
+    moved = [((after - before).abs() > 1e-5).any(dim=1).tolist() for before, after in itertools.pairwise(seen)]
     first, second = [True] * 3 + [False] * 3, [False] * 3 + [True] * 3
     assert moved == [[False] * 6, first, second]  # what moved in an iteration is seen at the part's next turn
     assert len(made) == 6
@@ -225,6 +226,7 @@ def test_students_read_with_every_encoder_in_turn(heads_data, tmp_path, monkeypa
     assert [width for _, width in read] == [reader.image_encoder.width for reader in (own, other, own)]
     assert drawn[:3] == [own.towers.image, OTHER, own.towers.image]
     assert made.info["settings"]["also"] == (OTHER,)
+    assert made.info["also"] == {OTHER: other.image_encoder.fingerprint}
 
 
 def test_another_encoder_sees_the_picture_and_not_the_normalised_pixels(heads_data):
@@ -248,6 +250,36 @@ def test_a_killed_run_with_two_encoders_and_turns_resumes_to_the_same_bytes(head
     distill(heads_data, tmp_path / "killed", "rehearsal", 6, settings=settings, resume=True)
     whole, killed = (read_tensors(tmp_path / run / "images.safetensors") for run in ("whole", "killed"))
     assert torch.equal(whole["images"], killed["images"])
+
+
+def test_a_run_does_not_go_on_with_other_weights_of_its_second_encoder(heads_data, tmp_path, monkeypatch):
+    settings = replace(SHORT, iterations=1, also=(OTHER,))
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
+    monkeypatch.setattr(Encoded, "others", lambda self, images: dict.fromkeys(images, "other weights"))
+    with pytest.raises(PairstillError, match=f"also.{OTHER}.*'other weights' now"):
+        distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings, resume=True)
+
+
+def test_a_look_inside_that_fails_costs_no_set(heads_data, tmp_path, monkeypatch):
+    def diverge(*args):
+        raise TrainingDiverged("the loss is nan.")
+
+    monkeypatch.setattr(rehearsal, "train", diverge)
+    made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1))
+    assert len(made) == 6
+    assert not (tmp_path / "set/run/anatomy.json").exists()
+
+
+def test_students_that_diverge_are_told_to_take_smaller_steps(heads_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(rehearsal, "_rehearse", lambda reader, context, data, *place: _nan_gradients(data))
+    with pytest.raises(PairstillError, match=r"--settings\.student-lr"):
+        distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1))
+
+
+def _nan_gradients(data):
+    for leaf in data.leaves().values():
+        leaf.grad = torch.full_like(leaf, torch.nan)
+    return float("nan")
 
 
 @pytest.mark.parametrize("also", [("test_efficientnet@random",), (OTHER, OTHER)])

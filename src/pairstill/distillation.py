@@ -17,6 +17,7 @@ from pairstill.init import check_count
 from pairstill.methods import Context, method_named
 from pairstill.metrics import Recall
 from pairstill.parallel import agreed, own_folder, together
+from pairstill.peak import peak_mib
 from pairstill.protocols import Protocol
 from pairstill.run import Run
 from pairstill.seeds import derive
@@ -72,6 +73,7 @@ def distill(
         "dataset": encoded.dataset.fingerprint,
         "bank": bank.fingerprint() if bank and chosen.needs_bank else None,
         **({"precision": "mixed"} if encoded.passes.precision == "mixed" else {}),
+        **({"also": other} if (other := encoded.others(chosen.reads(settings))) else {}),
     }
     if (out / "distilled.json").exists() and not (out / "run" / "run.json").exists():
         raise PairstillError(f"{out} already holds a distilled set that was not made here. Choose another --out.")
@@ -82,7 +84,7 @@ def distill(
         score = _selection_score(encoded, protocol, student, seed)
         distilled = chosen.fit(encoded.split("train"), Context(encoded, pairs, seed, settings, run, bank, score))
         distilled.save(folder)
-        run.event("done", pairs=len(distilled))
+        run.event("done", pairs=len(distilled), peak_mib=peak_mib())
         return distilled
 
 

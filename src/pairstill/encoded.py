@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pairstill.captions import ChosenCaptions
+from pairstill.errors import PairstillError
 from pairstill.features import Matrix, Pixels, image_features, pixel_bytes, text_features, view_features
 from pairstill.init import PairFeatures
 from pairstill.pairs import PairDataset
@@ -156,6 +157,13 @@ class Encoded:
         """The same dataset through another image encoder."""
         towers = replace(self.towers, image=image)
         return Encoded(self.dataset, towers, self.cache, self.workers, self.device, self.passes)
+
+    def others(self, images: Sequence[str]) -> dict[str, str]:
+        """The fingerprints of other image encoders that are read with as well; each must be another one."""
+        found = {name: load_image_encoder(name, self.towers.image_output).fingerprint for name in images}
+        if len({self.image_encoder.fingerprint, *found.values()}) <= len(images):
+            raise PairstillError(f"settings.also must name other image encoders than {self.towers.image}, each once.")
+        return found
 
     def identity(self) -> dict[str, Any]:
         """What a bank or a set must agree with: the towers, and the encoders' own fingerprints."""

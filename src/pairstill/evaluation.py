@@ -92,7 +92,7 @@ def evaluate_full(
     seed: int = 0,
     launcher: Launcher = Here(),  # noqa: B008 (it has no state)
 ) -> Row:
-    """The ceiling: models trained on all real pairs with the experts' recipe."""
+    """Models trained on all real pairs, with the experts' recipe."""
     protocol.check(encoded.towers)
     links = encoded.dataset.split("train").links
     return _score(encoded, None, protocol, recipe, seeds, split, seed, "full", len(links), launcher)
@@ -189,7 +189,9 @@ def with_nearest_captions(encoded: Encoded, distilled: DistilledSet) -> Distille
 
 def with_texts(encoded: Encoded, distilled: DistilledSet, texts: Tensor) -> DistilledSet:
     """The set with other texts, which it then says are of these towers' text encoder."""
-    towers = {**distilled.info.get("towers", {}), "text": encoded.towers.text, "encoders": encoded.encoders}
+    own = distilled.info.get("towers", {})
+    encoders = {**own.get("encoders", {}), "text": encoded.encoders["text"]}
+    towers = {**own, "text": encoded.towers.text, "encoders": encoders}
     return replace(distilled, texts=texts, info={**distilled.info, "towers": towers})
 
 

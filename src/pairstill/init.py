@@ -151,14 +151,14 @@ def cells_of(features: PairFeatures, rows: Tensor) -> Tensor:
     return cells
 
 
-def mean_texts(features: PairFeatures, rows: Tensor) -> Tensor:
-    """For each of the chosen `rows` the mean text embedding of the pairs in its cell, [N, d_t]."""
-    cells = cells_of(features, rows)
-    sums = torch.zeros(len(rows), features.texts.shape[1])
+def mean_texts(features: PairFeatures, cells: Tensor) -> Tensor:
+    """For each cell the mean text embedding of its pairs, [N, d_t]; `cells` is what `cells_of` gave, none is empty."""
+    members = torch.bincount(cells).unsqueeze(1)
+    sums = torch.zeros(len(members), features.texts.shape[1])
     texts = ChosenRows(features.texts, features.links[:, 1])
     for start, block in blocks(texts):
         sums.index_add_(0, cells[start : start + len(block)], block)
-    return sums / torch.bincount(cells, minlength=len(rows)).unsqueeze(1)
+    return sums / members
 
 
 def check_count(count: int, available: int) -> None:

@@ -36,5 +36,7 @@ def translate(texts: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
 
 def with_translated_texts(encoded: Encoded, source: Encoded, distilled: DistilledSet) -> DistilledSet:
     """The set with its texts as the text encoder of `encoded` would give them; it was made with that of `source`."""
+    if source.encoders["text"] == encoded.encoders["text"]:
+        return distilled
     ours, theirs = (sample(side.split("train").pairs.texts, CAPTIONS, seed=0) for side in (source, encoded))
     return with_texts(encoded, distilled, translate(distilled.texts, ours, theirs))

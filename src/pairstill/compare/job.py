@@ -18,6 +18,7 @@ from pairstill.encoded import Encoded
 from pairstill.evaluation import Row, evaluate, evaluate_full, with_nearest_captions
 from pairstill.files import digest_of, locked, remove, write_manifest
 from pairstill.methods import METHODS
+from pairstill.peak import peak_mib
 from pairstill.prepared import open_prepared
 from pairstill.protocols import protocol_named
 from pairstill.run import read_events
@@ -99,7 +100,7 @@ def _do(job: Job) -> dict[str, Any]:
     encoded = data.encoded(study.towers_of(entry), device=job.device)
     if entry.method == "full":
         row = evaluate_full(encoded, protocol, study.seeds, recipe=study.expert, seed=study.seed)
-        return _record(job, row, {})
+        return _record(job, row, {"peak_mib": peak_mib()})
     same = study.towers_of(entry) == study.source()
     source = encoded if same else data.encoded(study.source(), device=job.device)
     bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
@@ -134,7 +135,10 @@ def _distil(job: Job, encoded: Encoded, bank: Bank | None) -> DistilledSet:
 
 
 def cost_of(run: Path, made: DistilledSet) -> dict[str, Any]:
-    """What the distillation took, from its events: seconds in all, per iteration, and the iteration that was chosen."""
+    """What the distillation took, from its events: seconds, iterations till the chosen one, memory.
+
+    The set may have been made long ago by another process: what this one holds says nothing of it.
+    """
     events = read_events(run)
     steps = [event["seconds"] for event in events if event["kind"] == "step"]
     gaps = [b - a for a, b in itertools.pairwise(steps)]
@@ -146,6 +150,7 @@ def cost_of(run: Path, made: DistilledSet) -> dict[str, Any]:
         "iterations": len(steps) or None,
         "iterations_till_best": chosen,
         "seconds_till_best": at_best[0] if at_best else None,
+        "peak_mib": next((event.get("peak_mib") for event in events if event["kind"] == "done"), None),
     }
 
 
@@ -167,17 +172,7 @@ def cost_of_bank(bank: Bank) -> dict[str, Any]:
 
 
 def _record(job: Job, row: Row, cost: dict[str, Any]) -> dict[str, Any]:
-    return {"label": job.entry.label, "texts": job.entry.texts, **row.to_dict(), **cost, "peak_mib": peak_mib()}
-
-
-def peak_mib() -> int | None:
-    """The most memory that this process had resident, where the system tells."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return None
-    kilobytes = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return round(int(kilobytes[0]) / 1024) if kilobytes else None
+    return {"label": job.entry.label, "texts": job.entry.texts, **row.to_dict(), **cost}
 
 
 def _safe(name: str) -> str:

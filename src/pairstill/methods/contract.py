@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
@@ -48,12 +48,21 @@ class Context:
 
 @dataclass(frozen=True)
 class Method:
-    """An entry of the registry: what it is, its settings, and the function that does it."""
+    """An entry of the registry.
+
+    Attributes:
+        summary: What it is, in a line.
+        settings: The class of its settings.
+        fit: The function that does it.
+        needs_bank: Whether it reads experts.
+        reads: The image encoders that it reads with besides that of the towers, by its settings.
+    """
 
     summary: str
     settings: type
     fit: Callable[[EncodedSplit, Context], DistilledSet]
     needs_bank: bool = False
+    reads: Callable[[Any], Sequence[str]] = lambda settings: ()
 
 
 def finished(

@@ -93,10 +93,10 @@ def bias_of(head: str) -> str:
 def through_dual_practice(
     student: Student, start: Parameters, data: Material, batches: Sequence[Tensor], inertia: Inertia, exam: Exam
 ) -> Tensor:
-    """What `through_practice` gives, for less; step sizes that are learnt, and many pairs, have the plain way."""
+    """What `through_practice` gives, for less; many pairs have the plain way."""
     inputs = dict(zip(HEADS, (data.inputs, data.texts), strict=True))
     few = [head for head, x in inputs.items() if weight_of(head) in start and len(x) <= WORTH_IT * x.shape[-1]]
-    if not few or data.image_lr.requires_grad or data.text_lr.requires_grad:
+    if not few:
         return through_practice(student, start, data, batches, inertia, exam)
     weights = {head: start[weight_of(head)] for head in few}
     left = {head: _left(student.lr(weight_of(head), data).item(), inertia, len(batches)) for head in few}

@@ -11,7 +11,6 @@ from torch import Tensor
 from pairstill.distilled import nearest_captions
 from pairstill.encoded import EncodedSplit
 from pairstill.files import read_sealed, write_sealed
-from pairstill.init import cells_of
 from pairstill.methods.contract import Context
 
 FILE = "initial.safetensors"
@@ -34,16 +33,16 @@ class Initial:
     cells: list[int] | None
 
 
-def keep_initial(pairs: EncodedSplit, context: Context, images: Tensor, texts: Tensor, rows: Tensor | None) -> None:
-    """Write the first pairs into the run folder; where they are real ones, `rows` of the training links says which."""
+def keep_initial(pairs: EncodedSplit, context: Context, images: Tensor, texts: Tensor, cells: Tensor | None) -> None:
+    """Write the first pairs into the run folder; of real ones, `cells` says which is nearest to each training pair."""
     folder = context.run.folder
     if (folder / FILE).exists():
         return
     pictures = context.encoded.image_encoder.denormalise(images).clamp(0, 1)
     tensors = {"pictures": (pictures * 255).round().to(torch.uint8).contiguous(), "texts": texts.contiguous()}
-    cells = None if rows is None else torch.bincount(cells_of(context.encoded.pair_features(pairs), rows)).tolist()
+    sizes = None if cells is None else torch.bincount(cells).tolist()
     captions = nearest_captions(texts, pairs.pairs.texts, pairs.captions)
-    write_sealed(folder / FILE, tensors, {"captions": captions, "cells": cells})
+    write_sealed(folder / FILE, tensors, {"captions": captions, "cells": sizes})
 
 
 def read_initial(run: Path) -> Initial | None:

@@ -62,10 +62,12 @@ def optimise(
     iterations: int,
     check_every: int,
     as_candidate: Callable[[Mapping[str, Tensor]], Candidate] = plain,
+    advice: str = "Lower --settings.image-lr and --settings.text-lr",
 ) -> Chosen:
     """Run `step` until `iterations`, from where the run folder's checkpoint stands.
 
-    `as_candidate` makes what students train on out of the tensors that are optimised.
+    `as_candidate` makes what students train on out of the tensors that are optimised; `advice` is for a person whose
+    pairs diverge.
     """
     chosen, done = _restore(context, synthetic)
     if done == 0:
@@ -82,7 +84,7 @@ def optimise(
     ):
         check()
         while done < iterations:
-            terms = _guarded(context, synthetic, chosen, step, done)
+            terms = _guarded(context, synthetic, chosen, step, done, advice)
             done += 1
             context.run.event("step", iteration=done, **terms)
             check()
@@ -101,14 +103,16 @@ def optimise(
     return chosen
 
 
-def _guarded(context: Context, synthetic: SyntheticPairs, chosen: Chosen, step: Step, done: int) -> dict[str, float]:
+def _guarded(
+    context: Context, synthetic: SyntheticPairs, chosen: Chosen, step: Step, done: int, advice: str
+) -> dict[str, float]:
     try:
         return step(synthetic, done)
     except Diverged as error:
         _save(context, synthetic, chosen, done)
         raise PairstillError(
             f"the distillation diverged in iteration {done + 1}: {error}. The state after iteration {done} is kept in "
-            f"{context.run.folder}. {synthetic.advice()}, and start in another folder."
+            f"{context.run.folder}. {advice}, and start in another folder."
         ) from None
 
 

@@ -62,7 +62,10 @@ class Step:
 def through_practice(
     student: Student, start: Parameters, data: Material, batches: Sequence[Tensor], inertia: Inertia, exam: Exam
 ) -> Tensor:
-    """The exam's loss after a step on each batch; the gradients of `data` are added to it in place."""
+    """The exam's loss after a step on each batch; the gradients of `data` are added to it in place.
+
+    The step sizes are constants.
+    """
     names = list(start)
     lrs = [student.lr(name, data).item() for name in names]
     stretches = [range(begin, min(begin + KEPT_STEPS, len(batches))) for begin in range(0, len(batches), KEPT_STEPS)]
@@ -72,8 +75,7 @@ def through_practice(
     for stretch in stretches:
         begins.append(here)
         steps, here = _practise(student, names, here, data, batches, stretch, inertia, lrs, stretch is stretches[-1])
-    after = here.parameters
-    last = _tracked(names, after)
+    last = _tracked(names, here.parameters)
     loss = exam(last)
     theta = _slopes([loss], last, data)
     speed = [torch.zeros_like(value) for value in theta]
@@ -82,13 +84,10 @@ def through_practice(
         steps = steps or _practise(student, names, begin, data, batches, stretch, inertia, lrs, graph=True)[0]
         while steps:
             step = steps.pop()
-            before = list(step.before.values())
-            _add_to_lrs(student, names, data, theta, before, after)
             torch._foreach_sub_(speed, torch._foreach_mul(theta, lrs))
             torch._foreach_add_(theta, _slopes(step.slopes, step.before, data, speed))
             torch._foreach_add_(theta, speed, alpha=inertia.weight_decay)
             torch._foreach_mul_(speed, inertia.momentum)
-            after = [value.detach() for value in before]
     return loss.detach()
 
 
@@ -131,17 +130,3 @@ def _slopes(outputs: Values, here: Parameters, data: Material, weights: Values |
 
 def _tracked(names: Iterable[str], values: Values) -> Parameters:
     return tracked(dict(zip(names, values, strict=True)))
-
-
-def _add_to_lrs(
-    student: Student, names: Sequence[str], data: Material, theta: Values, before: Values, after: Values
-) -> None:
-    """Where the student's step sizes are learnt: d loss / d lr = -<a, v>, over the parameters of each tower.
-
-    Of v it is known that -lr v was the step.
-    """
-    for lr, of_text in ((data.image_lr, False), (data.text_lr, True)):
-        if lr.requires_grad:
-            towers = zip(names, theta, before, after, strict=True)
-            parts = [(a * (new - old)).sum() for name, a, old, new in towers if student.is_text(name) is of_text]
-            accumulate(lr, torch.stack(parts).sum() / lr.detach())

@@ -18,17 +18,17 @@ more students.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
-from pairstill.errors import PairstillError
 from pairstill.files import write_json
 from pairstill.losses import info_nce
 from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy
@@ -45,10 +45,13 @@ from pairstill.methods.trajectory import Material, Student, draw_batches
 from pairstill.rows import SAMPLED_ROWS, sample
 from pairstill.seeds import derive, generator
 from pairstill.towers import TwoTower
-from pairstill.training import STUDENT_RECIPE, TensorInputs, TrainingPairs, train
+from pairstill.training import STUDENT_RECIPE, TensorInputs, TrainingDiverged, TrainingPairs, train
 
 LAST_LR = 0.02
 """What is left of a step size at the end of its cosine."""
+
+ADVICE = "Lower --settings.student-lr, or --settings.image-lr and --settings.text-lr"
+"""To whoever sees it diverge: most likely in a student's practice."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class Settings:
         init: Where the pairs start.
         average: Whether a text starts at the mean of the captions nearest to it, instead of at its own.
         students: Students that practise in an iteration; their exams are averaged.
-        passes: Passes over the pairs in a student's longest practice.
+        passes: Passes over the pairs in a student's longest practice, by the pairs that it sees: its batches are all
+            full, and what is left of an order when no full one is, is passed over.
         least_passes: In its shortest, at most as many. The length is drawn, because students that train for longer than
             any that rehearsed pass their best.
         width: Width of their embeddings in towers `heads`, that of the towers by default; narrow students are faster
@@ -136,17 +140,17 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
         synthetic.step(loss, math.inf)
         return {"loss": loss}
 
-    chosen = optimise(context, "rehearsal", synthetic, step, iterations, settings.check_every)
-    _look_inside(pairs, context, readers["features"], chosen)
-    return finished(pairs, context, "rehearsal", chosen.images, chosen.texts, chosen=chosen.provenance())
+    chosen = optimise(context, "rehearsal", synthetic, step, iterations, settings.check_every, advice=ADVICE)
+    with contextlib.suppress(TrainingDiverged):  # a look inside is worth no set
+        _look_inside(pairs, context, readers["features"], chosen)
+    also: dict[str, Any] = {"also": context.encoded.others(settings.also)} if settings.also else {}
+    return finished(pairs, context, "rehearsal", chosen.images, chosen.texts, chosen=chosen.provenance(), **also)
 
 
 def _readers(pairs: EncodedSplit, context: Context) -> dict[str, Reader]:
     """The image encoders that students read with, by the name under which the features of their pictures are kept."""
     settings: Settings = context.settings
     own = context.encoded
-    if len({own.towers.image, *settings.also}) <= len(settings.also):
-        raise PairstillError(f"settings.also must name other image encoders than {own.towers.image}, each once.")
     readers = {"features": Reader(own, pairs, settings.views, own.image_encoder)}
     for name in settings.also:
         other = own.under(name)
@@ -220,4 +224,9 @@ def exam_on(model: TwoTower, features: Tensor, texts: Tensor) -> Exam:
     return exam
 
 
-METHOD = Method("gradient of real retrieval through the training of fresh students", Settings, fit)
+METHOD = Method(
+    "gradient of real retrieval through the training of fresh students",
+    Settings,
+    fit,
+    reads=lambda settings: settings.also,
+)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pairstill.encoded import EncodedSplit
-from pairstill.init import PairFeatures, choose_pairs, mean_texts
+from pairstill.init import PairFeatures, cells_of, choose_pairs, mean_texts
 from pairstill.methods.contract import Context
 from pairstill.methods.initial import keep_initial
 from pairstill.rows import SAMPLED_ROWS, sample
@@ -35,9 +35,11 @@ def start(pairs: EncodedSplit, context: Context, init: str, average: bool = Fals
     rows = choose_pairs("kmeans" if projected else init, features, context.count, context.seed)
     image_rows, text_rows = pairs.pairs.links[rows].unbind(1)
     images, texts = context.encoded.pictures(pairs.images[image_rows]), pairs.pairs.texts[text_rows].clone()
+    pretrained = context.encoded.pair_features(pairs)
+    cells = cells_of(pretrained, rows)
     if average:
-        texts = mean_texts(context.encoded.pair_features(pairs), rows)
-    keep_initial(pairs, context, images, texts, rows)
+        texts = mean_texts(pretrained, cells)
+    keep_initial(pairs, context, images, texts, cells)
     return images, texts
 
 

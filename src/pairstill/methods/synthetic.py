@@ -13,8 +13,7 @@ EXPLODED = 1e4
 
 
 ADAM_BETA = 0.999
-ADAM_SPEED = 10.0
-"""No step of Adam is longer than this times its step size (with betas 0.9 and 0.999: 3.2)."""
+"""Adam's second beta."""
 
 SLOTS = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
 """What the optimisers keep for a parameter."""
@@ -97,13 +96,18 @@ class SyntheticPairs:
         if not (math.isfinite(loss) and torch.isfinite(norm)):
             self._optimiser.zero_grad(set_to_none=True)
             raise Diverged(f"the loss was {loss:.3g} and the norm of its gradient {norm.item():.3g}")
-        self._speed = ADAM_SPEED if self._adam else self._momentum * self._speed + min(norm.item(), clip)
+        self._speed = self._adam_speed if self._adam else self._momentum * self._speed + min(norm.item(), clip)
         before = self.state() if self._may_explode() else None
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)  # now, not before the next backward: the forward needs the room
         if before is not None and not (largest := self._largest()) < EXPLODED:
             self.load_state(before)
             raise Diverged(f"a learnt value would have become {largest:.3g}")
+
+    @property
+    def _adam_speed(self) -> float:
+        """No step of Adam is longer than this times its step size: that of a first gradient after many zeros."""
+        return max(1.0, (1 - self._momentum) / math.sqrt(1 - ADAM_BETA))
 
     def _largest(self) -> float:
         """The largest absolute value of all that is learnt."""
@@ -112,10 +116,6 @@ class SyntheticPairs:
     def _may_explode(self) -> bool:
         """Whether the next step could lead too far. Nearly always not, and then no copy is made to go back to."""
         return not self._largest() + max(self._lrs.values()) * self._speed < EXPLODED
-
-    def advice(self) -> str:
-        """What to change when the pairs diverge."""
-        return "Lower --settings.image-lr and --settings.text-lr"
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next step depends on, as a copy."""
