@@ -47,7 +47,6 @@ SETTINGS = {
         "passes": 3,
         "width": 8,
         "real_batch": 16,
-        "student_batch": 3,
     },
     "edge": {"epochs": 1, "batch_size": 64, "tuning_size": 16, "sampling_steps": 2},
 }

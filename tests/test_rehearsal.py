@@ -33,10 +33,10 @@ def test_the_exam_is_taken_without_dropout_and_leaves_the_student_in_training():
     model = two_tower(dropout=0.5).train()
     features, texts = torch.randn(6, 5, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
     parameters = {name: value.detach() for name, value in model.named_parameters()}
-    exam = exam_on(model, features, texts)
+    exam = exam_on(model, features, texts, 0.2)
     assert exam(parameters).item() == exam(parameters).item()
     assert model.training
-    torch.testing.assert_close(exam(parameters), info_nce(*model.eval()(features, texts)))
+    torch.testing.assert_close(exam(parameters), info_nce(*model.eval()(features, texts), 0.2))
 
 
 def test_pairs_that_learnt_from_exams_teach_new_students_better():
@@ -141,9 +141,9 @@ def test_more_students_average_their_exams(heads_data, tmp_path, monkeypatch):
     assert step["loss"] == pytest.approx(sum(loss for loss, _ in seen) / 3)
 
 
-@pytest.mark.parametrize(("student_batch", "sizes"), [(128, [6] * 5), (4, [4] * 8)])
+@pytest.mark.parametrize(("batch_size", "sizes"), [(128, [6] * 5), (4, [4] * 8)])
 def test_a_practice_passes_over_the_pairs_as_often_whatever_their_number(
-    heads_data, tmp_path, monkeypatch, student_batch, sizes
+    heads_data, tmp_path, monkeypatch, batch_size, sizes
 ):
     seen = []
     original = rehearsal.through_dual_practice
@@ -153,9 +153,33 @@ def test_a_practice_passes_over_the_pairs_as_often_whatever_their_number(
         return original(student, start, data, batches, inertia, exam)
 
     monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
-    settings = replace(SHORT, iterations=1, passes=5, student_batch=student_batch)
-    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
+    settings, recipe = replace(SHORT, iterations=1, passes=5), Recipe(epochs=1, batch_size=batch_size)
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings, student=recipe)
     assert seen == [sizes]  # 5 times 6 pairs, in batches of 6 or of 4
+
+
+@pytest.mark.parametrize("changed", [{}, {"student_lr": 0.7, "student_momentum": 0.0}])
+def test_students_rehearse_as_those_train_that_are_scored_but_for_what_is_set(
+    heads_data, tmp_path, monkeypatch, changed
+):
+    scored = Recipe(epochs=2, lr=0.3, text_lr=0.2, momentum=0.5, weight_decay=0.01, batch_size=4, temperature=0.2)
+    seen, trained, examined = [], [], []
+    original, train, examine = rehearsal.through_dual_practice, rehearsal.train, rehearsal.exam_on
+
+    def spy(student, start, data, batches, inertia, exam):
+        lrs = data.image_lr.item(), data.text_lr.item()
+        seen.append((*lrs, inertia.momentum, inertia.weight_decay, len(batches[0]), student.temperature))
+        return original(student, start, data, batches, inertia, exam)
+
+    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
+    monkeypatch.setattr(rehearsal, "train", lambda *args: trained.append(args[2]) or train(*args))
+    monkeypatch.setattr(rehearsal, "exam_on", lambda *args: examined.append(args[3]) or examine(*args))
+    settings = replace(SHORT, iterations=1, **changed)
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings, student=scored)
+    own = (0.7, 0.7, 0.0) if changed else (0.3, 0.2, 0.5)
+    assert seen[0] == pytest.approx((*own, 0.01, 4, 0.2))
+    assert trained == [scored]
+    assert examined == [0.2]
 
 
 def test_practices_are_of_every_length_between_the_shortest_and_the_longest(heads_data, tmp_path, monkeypatch):
@@ -271,7 +295,7 @@ def test_a_look_inside_that_fails_costs_no_set(heads_data, tmp_path, monkeypatch
 
 
 def test_students_that_diverge_are_told_to_take_smaller_steps(heads_data, tmp_path, monkeypatch):
-    monkeypatch.setattr(rehearsal, "_rehearse", lambda reader, context, data, *place: _nan_gradients(data))
+    monkeypatch.setattr(rehearsal, "_rehearse", lambda reader, context, recipe, data, *place: _nan_gradients(data))
     with pytest.raises(PairstillError, match=r"--settings\.student-lr"):
         distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1))
 

@@ -52,7 +52,7 @@ def distill(
         settings: An instance of the method's settings class; its defaults when None.
         seed: The one source of randomness.
         resume: Continue the run in `out`, or return its result if it is finished.
-        student: How the students are trained by whose recall the iteration is chosen.
+        student: How the students are trained that rehearse, and those by whose recall the iteration is chosen.
     """
     chosen = method_named(method)
     protocol.check(encoded.towers)
@@ -82,7 +82,8 @@ def distill(
         if (out / "distilled.json").exists():
             return load(out)
         score = _selection_score(encoded, protocol, student, seed)
-        distilled = chosen.fit(encoded.split("train"), Context(encoded, pairs, seed, settings, run, bank, score))
+        context = Context(encoded, pairs, seed, settings, run, bank, score, student)
+        distilled = chosen.fit(encoded.split("train"), context)
         distilled.save(folder)
         run.event("done", pairs=len(distilled), peak_mib=peak_mib())
         return distilled

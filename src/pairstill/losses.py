@@ -11,6 +11,9 @@ from torch import Tensor
 
 from pairstill.errors import unknown
 
+TEMPERATURE = 0.07
+"""The paper's: cosines are divided by it."""
+
 ENERGY_FLOOR = 1e-6
 """Below this bracket the energy's square root is continued by its tangent: see `energy_root`."""
 
@@ -18,7 +21,7 @@ _MAX_ANGLE_OVER_SINE = 1e3
 """Bound of phi / sin(phi), reached only within 0.2 degrees of opposite vectors, where k itself is ~1e-9."""
 
 
-def info_nce(images: Tensor, texts: Tensor, temperature: float = 0.07) -> Tensor:
+def info_nce(images: Tensor, texts: Tensor, temperature: float = TEMPERATURE) -> Tensor:
     """Bidirectional InfoNCE with identity targets (Eq. 3).
 
     Args:
@@ -31,7 +34,7 @@ def info_nce(images: Tensor, texts: Tensor, temperature: float = 0.07) -> Tensor
     return (F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)) / 2
 
 
-def weighted_bce(images: Tensor, texts: Tensor, similarity: Tensor, temperature: float = 0.07) -> Tensor:
+def weighted_bce(images: Tensor, texts: Tensor, similarity: Tensor, temperature: float = TEMPERATURE) -> Tensor:
     """Binary cross-entropy of sigmoid(cosine / temperature) against soft targets, as TESLA and LoRS train with.
 
     The mean over entries with a target above 1/2 and the mean over the others, averaged, so that N matches weigh as

@@ -15,6 +15,7 @@ from pairstill.encoded import Encoded, EncodedSplit
 from pairstill.metrics import Recall
 from pairstill.run import Run
 from pairstill.students import Candidate
+from pairstill.training import STUDENT_RECIPE, Recipe
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Context:
         bank: Experts, for methods that need them.
         score: Recall of students trained on a candidate, on the split that the protocol chooses by; None when the
             last iteration is taken.
+        student: How the students are trained that will be scored.
     """
 
     encoded: Encoded
@@ -39,6 +41,7 @@ class Context:
     run: Run
     bank: Bank | None = None
     score: Callable[[Candidate], Recall] | None = None
+    student: Recipe = STUDENT_RECIPE
 
     def need_bank(self) -> Bank:
         """The bank, for a method that is registered with `needs_bank`."""

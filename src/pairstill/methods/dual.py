@@ -51,7 +51,7 @@ class DualStudent(Student):
 
     def __init__(self, student: Student, left: Mapping[str, Sequence[float]]) -> None:
         """`left`: by head, what is left of its first weight before each step."""
-        super().__init__(student.model, student.seed)
+        super().__init__(student.model, student.seed, student.temperature)
         self._left = left
         self._rest = copy.deepcopy(student.model)
         for head in left:

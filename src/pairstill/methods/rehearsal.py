@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -30,7 +30,7 @@ from torch import Tensor
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
 from pairstill.files import write_json
-from pairstill.losses import info_nce
+from pairstill.losses import TEMPERATURE, info_nce
 from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy
 from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method, finished
@@ -45,7 +45,7 @@ from pairstill.methods.trajectory import Material, Student, draw_batches
 from pairstill.rows import SAMPLED_ROWS, sample
 from pairstill.seeds import derive, generator
 from pairstill.towers import TwoTower
-from pairstill.training import STUDENT_RECIPE, TensorInputs, TrainingDiverged, TrainingPairs, train
+from pairstill.training import Recipe, TensorInputs, TrainingDiverged, TrainingPairs, train
 
 LAST_LR = 0.02
 """What is left of a step size at the end of its cosine."""
@@ -70,10 +70,8 @@ class Settings:
             any that rehearsed pass their best.
         width: Width of their embeddings in towers `heads`, that of the towers by default; narrow students are faster
             and teach less.
-        student_lr: Step size of a student.
+        student_lr: Step size of a rehearsing student; like all of its training, that of the scored ones by default.
         student_momentum: Its momentum.
-        student_decay: Its weight decay.
-        student_batch: Pairs in a student's step.
         real_batch: Real pairs in an exam.
         views: Other views of a real picture (mirrored, then random crops) that an exam may show instead of it.
         at_once: Pictures that move in an iteration, at most; those of a larger set take turns.
@@ -92,10 +90,8 @@ class Settings:
     passes: int = 40
     least_passes: int = 10
     width: int | None = None
-    student_lr: float = 0.1
-    student_momentum: float = 0.9
-    student_decay: float = 5e-4
-    student_batch: int = 128
+    student_lr: float | None = None
+    student_momentum: float | None = None
     real_batch: int = 2048
     views: int = 1
     at_once: int = 256
@@ -107,17 +103,22 @@ class Settings:
 
     def __post_init__(self) -> None:
         counts = ("iterations", "students", "passes", "least_passes", "at_once", "check_every")
-        least = {**dict.fromkeys(counts, 1), "views": 0, "student_batch": 2, "real_batch": 2}
-        if self.width is not None:
-            least["width"] = 1
+        least = {**dict.fromkeys(counts, 1), "width": 1, "views": 0, "real_batch": 2}
         check_settings(self, least, ("student_lr", "image_lr", "text_lr"))
+
+    def practised(self, scored: Recipe) -> Recipe:
+        """How a rehearsing student trains, the scored ones training like this."""
+        lr, momentum = self.student_lr, self.student_momentum
+        recipe = scored if lr is None else replace(scored, lr=lr, text_lr=lr)
+        return recipe if momentum is None else replace(recipe, momentum=momentum)
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Distil `pairs` into `context.count` synthetic pairs."""
     settings: Settings = context.settings
     device = torch.device(context.encoded.device)
-    lr = torch.tensor(settings.student_lr, device=device)
+    recipe = settings.practised(context.student)
+    lrs = [torch.tensor(lr, device=device) for lr in (recipe.lr, recipe.text_lr or recipe.lr)]
     readers = _readers(pairs, context)
     names = list(readers)
     synthetic = _first_pairs(pairs, context, readers)
@@ -130,8 +131,8 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
         moving = readers[name].features(synthetic.pixels(device, turn))
         features = synthetic.kept[name].index_copy_(0, places[turn], moving.detach().cpu())
         inputs, texts = (part.detach().to(device).requires_grad_() for part in (features, synthetic.texts))
-        data = Material(inputs, texts, lr, lr)
-        losses = [_rehearse(readers[name], context, data, iteration, number) for number in range(settings.students)]
+        data = Material(inputs, texts, *lrs)
+        losses = [_rehearse(readers[name], context, recipe, data, iteration, n) for n in range(settings.students)]
         loss = math.fsum(losses) / settings.students
         assert inputs.grad is not None
         assert texts.grad is not None
@@ -176,21 +177,21 @@ def cosine(done: int, total: int) -> float:
     return LAST_LR + (1 - LAST_LR) * (1 + math.cos(math.pi * done / total)) / 2
 
 
-def _rehearse(reader: Reader, context: Context, data: Material, iteration: int, number: int) -> float:
+def _rehearse(reader: Reader, context: Context, recipe: Recipe, data: Material, iteration: int, number: int) -> float:
     """One student's practice and exam; the gradients are added to those of `data`."""
     settings: Settings = context.settings
     place = ("rehearsal", iteration, number)
     random = generator(context.seed, *place)
     model = reader.fresh_student(settings.width, derive(context.seed, *place, "student"))
     first = {name: value.detach() for name, value in model.named_parameters()}
-    size = min(settings.student_batch, context.count)
+    size = min(recipe.batch_size, context.count)
     least = min(settings.least_passes, settings.passes)
     passes = int(torch.randint(least, settings.passes + 1, (), generator=random))
     steps = math.ceil(passes * context.count / size)
     batches = draw_batches(context.count, size, steps, random)
-    inertia = Inertia(settings.student_momentum, settings.student_decay)
-    student = Student(model, derive(context.seed, *place, "dropout"))
-    exam = exam_on(model, *reader.real.draw(settings.real_batch, random))
+    inertia = Inertia(recipe.momentum, recipe.weight_decay)
+    student = Student(model, derive(context.seed, *place, "dropout"), recipe.temperature)
+    exam = exam_on(model, *reader.real.draw(settings.real_batch, random), recipe.temperature)
     return through_dual_practice(student, first, data, batches, inertia, exam).item()
 
 
@@ -204,7 +205,7 @@ def _look_inside(pairs: EncodedSplit, context: Context, reader: Reader, chosen: 
         images = [encoded.image_encoder.normalise(first.pictures), chosen.images]
         before, after = (encoded.through_backbone(part.to(device)) for part in images)
     model = reader.fresh_student(context.settings.width, derive(context.seed, "rehearsal", "anatomy"))
-    train(model, TrainingPairs(TensorInputs(after), chosen.texts, torch.stack([rows, rows], 1)), STUDENT_RECIPE, 0)
+    train(model, TrainingPairs(TensorInputs(after), chosen.texts, torch.stack([rows, rows], 1)), context.student, 0)
     model.eval()
     with torch.no_grad():
         real = model(*RealPairs(pairs, encoded).draw(SHOWN_REAL_PAIRS, random))
@@ -212,14 +213,14 @@ def _look_inside(pairs: EncodedSplit, context: Context, reader: Reader, chosen: 
     write_json(context.run.folder / "anatomy.json", found)
 
 
-def exam_on(model: TwoTower, features: Tensor, texts: Tensor) -> Exam:
+def exam_on(model: TwoTower, features: Tensor, texts: Tensor, temperature: float = TEMPERATURE) -> Exam:
     """The InfoNCE of a student without dropout on real pairs."""
 
     def exam(parameters: dict[str, Tensor]) -> Tensor:
         model.eval()
         images, words = torch.func.functional_call(model, parameters, (features, texts))
         model.train()
-        return info_nce(images, words)
+        return info_nce(images, words, temperature)
 
     return exam
 

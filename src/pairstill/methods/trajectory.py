@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pairstill.bank import Bank
 from pairstill.errors import PairstillError
-from pairstill.losses import info_nce, weighted_bce
+from pairstill.losses import TEMPERATURE, info_nce, weighted_bce
 from pairstill.seeds import global_seed
 from pairstill.towers import TwoTower
 
@@ -86,9 +86,10 @@ def draw_batches(count: int, size: int, steps: int, random: torch.Generator) -> 
 class Student:
     """A two-tower model as a function of its parameters, whose dropout repeats when a step is taken again."""
 
-    def __init__(self, model: TwoTower, seed: int) -> None:
+    def __init__(self, model: TwoTower, seed: int, temperature: float = TEMPERATURE) -> None:
+        """`temperature` is that of InfoNCE."""
         self.model = model.train()
-        self.seed = seed
+        self.seed, self.temperature = seed, temperature
         self._text = set(model.text_parameters())
 
     def is_text(self, name: str) -> bool:
@@ -114,7 +115,7 @@ class Student:
         with global_seed(self.seed, "student", step):
             images, texts = torch.func.functional_call(model, parameters, inputs)
         if data.similarity is None:
-            return info_nce(images, texts)
+            return info_nce(images, texts, self.temperature)
         return weighted_bce(images, texts, data.similarity[rows][:, rows])
 
     def lr(self, name: str, data: Material) -> Tensor:
