@@ -21,7 +21,9 @@ from pairstill.methods import METHODS
 from pairstill.peak import peak_mib
 from pairstill.prepared import open_prepared
 from pairstill.protocols import protocol_named
+from pairstill.retrieved import with_retrieved_captions
 from pairstill.run import read_events
+from pairstill.training import STUDENT_RECIPE, Recipe
 from pairstill.translation import with_translated_texts
 
 
@@ -105,15 +107,19 @@ def _do(job: Job) -> dict[str, Any]:
     source = encoded if same else data.encoded(study.source(), device=job.device)
     bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
     made = _distil(job, source, bank)
-    readable = _readable(entry.texts, encoded, source, made)
+    readable = _readable(entry.texts, encoded, source, made, study.student)
     row = evaluate(encoded, readable, protocol, study.seeds, recipe=study.student, seed=study.seed)
     return _record(job, row, {**cost_of(job.set_folder / "run", made), **(cost_of_bank(bank) if bank else {})})
 
 
-def _readable(texts: Texts, encoded: Encoded, source: Encoded, made: DistilledSet) -> DistilledSet:
+def _readable(
+    texts: Texts, encoded: Encoded, source: Encoded, made: DistilledSet, recipe: Recipe = STUDENT_RECIPE
+) -> DistilledSet:
     """The set with texts that the students' encoder goes with."""
     if texts == "nearest":
         return with_nearest_captions(encoded, made)
+    if texts == "retrieved":
+        return with_retrieved_captions(encoded, source, made, recipe)
     return with_translated_texts(encoded, source, made) if texts == "translated" else made
 
 

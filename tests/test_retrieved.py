@@ -1,0 +1,48 @@
+import torch
+
+from pairstill import api, retrieved
+from pairstill.distilled import load
+from pairstill.evaluation import distilled_pairs
+from pairstill.retrieved import best_captions, with_retrieved_captions
+from pairstill.rows import in_memory
+from pairstill.students import embed
+from pairstill.training import Recipe
+
+RECIPE = Recipe(epochs=30, momentum=0.9)
+
+
+def made_of(heads_data, tmp_path, pairs=6):
+    api.distill(heads_data, tmp_path / "set", "random", pairs)
+    return load(tmp_path / "set")
+
+
+def test_captions_are_those_that_the_models_put_first_together(heads_data, tmp_path, monkeypatch):
+    made, encoded = made_of(heads_data, tmp_path), heads_data.encoded()
+    pairs, captions = distilled_pairs(encoded, made), in_memory(encoded.split("train").pairs.texts)
+    models = [encoded.new_model(seed) for seed in range(3)]
+    vectors = [embed(model, pairs.inputs, captions) for model in models]
+    expected = [
+        max(range(len(captions)), key=lambda c: sum(float(images[n] @ words[c]) for images, words in vectors))
+        for n in range(len(made))
+    ]
+    assert best_captions(models, pairs, captions).tolist() == expected
+    monkeypatch.setattr("pairstill.rows.ROWS_AT_ONCE", 7)
+    assert best_captions(models, pairs, captions).tolist() == expected
+
+
+def test_a_set_reads_as_captions_of_the_training_split_and_keeps_its_pictures(heads_data, tmp_path):
+    made, encoded = made_of(heads_data, tmp_path), heads_data.encoded()
+    read = with_retrieved_captions(encoded, encoded, made, RECIPE)
+    real = in_memory(encoded.split("train").pairs.texts)
+    assert all((row == real).all(dim=1).any() for row in read.texts)
+    assert torch.equal(read.images, made.images)
+    assert read.info["towers"]["encoders"] == made.info["towers"]["encoders"]
+
+
+def test_step_sizes_that_a_set_learnt_are_those_of_its_retrievers(heads_data, tmp_path, monkeypatch):
+    made, encoded, seen = made_of(heads_data, tmp_path), heads_data.encoded(), []
+    made.info["student"] = {"lr": 0.5, "text_lr": 0.25}
+    monkeypatch.setattr(retrieved, "train", lambda model, pairs, recipe, seed: seen.append((recipe, seed)))
+    with_retrieved_captions(encoded, encoded, made, RECIPE)
+    assert [(recipe.lr, recipe.text_lr) for recipe, _ in seen] == [(0.5, 0.25)] * 3
+    assert len({seed for _, seed in seen}) == 3
