@@ -21,30 +21,39 @@ from pairstill.training import Recipe, TrainingPairs, train
 RETRIEVERS = 3
 """Students that look together: their cosines are added."""
 
+CAPTIONS = 5
+"""Captions for a picture, as many as people wrote for one of Flickr: one says less, and ten no more (docs/log.md)."""
+
 
 def with_retrieved_captions(
     encoded: Encoded, source: Encoded, distilled: DistilledSet, recipe: Recipe, seed: int = 0
 ) -> DistilledSet:
-    """The set with a real caption for each text, as the text encoder of `encoded` reads it; `source` made the set."""
+    """The set with the mean of some real captions for each text, as the text encoder of `encoded` reads them.
+
+    `source` is what the set was made with: its students find the captions.
+    """
     pairs = distilled_pairs(source, distilled)
     models = []
     for number in range(RETRIEVERS):
         student = derive(seed, "retriever", number)
         models.append(source.new_model(student))
         train(models[-1], pairs, learnt_recipe(recipe, distilled.info.get("student", {})), student)
-    rows = best_captions(models, pairs, source.split("train").pairs.texts)
-    return with_texts(encoded, distilled, encoded.split("train").pairs.texts[rows])
+    rows = best_captions(models, pairs, source.split("train").pairs.texts, CAPTIONS)
+    texts = encoded.split("train").pairs.texts[rows.flatten()].reshape(*rows.shape, -1)
+    return with_texts(encoded, distilled, texts.mean(dim=1))
 
 
 @torch.no_grad()
-def best_captions(models: list[TwoTower], pairs: TrainingPairs, captions: Rows) -> Tensor:
-    """For each picture of `pairs` the row of the caption with the highest sum of the models' cosines, [N]."""
+def best_captions(models: list[TwoTower], pairs: TrainingPairs, captions: Rows, count: int) -> Tensor:
+    """For each picture of `pairs` the rows of the captions with the highest sums of the models' cosines, [N, count]."""
     images = [embed(model.eval(), pairs.inputs, pairs.texts)[0] for model in models]
-    best, rows = torch.full((len(images[0]),), -torch.inf), torch.zeros(len(images[0]), dtype=torch.int64)
+    device = next(models[0].parameters()).device
+    best, rows = torch.empty(len(images[0]), 0), torch.empty(len(images[0]), 0, dtype=torch.int64)
     for start, block in blocks(captions):
-        device = next(models[0].parameters()).device
         words = [model.encode_text(block.to(device)).cpu() for model in models]
-        found = torch.stack([v @ t.T for v, t in zip(images, words, strict=True)]).sum(0).max(dim=1)
-        rows = torch.where(found.values > best, start + found.indices, rows)
-        best = torch.maximum(best, found.values)
+        cosines = torch.stack([v @ t.T for v, t in zip(images, words, strict=True)]).sum(0)
+        best = torch.cat([best, cosines], dim=1)
+        rows = torch.cat([rows, torch.arange(start, start + len(block)).expand(len(rows), -1)], dim=1)
+        best, order = best.topk(min(count, best.shape[1]), dim=1)
+        rows = rows.gather(1, order)
     return rows
