@@ -29,7 +29,7 @@ from pairstill.captions import StoredCaptions
 from pairstill.distilled import nearest_captions
 from pairstill.drawing import LinksByPicture
 from pairstill.features import cached_matrix
-from pairstill.init import PairFeatures, choose_pairs, mean_texts
+from pairstill.init import PairFeatures, cells_of, choose_pairs, mean_texts
 from pairstill.rows import StoredRows
 from pairstill.seeds import generator
 from pairstill.training import batches
@@ -99,7 +99,7 @@ def measure(pairs: int, work: Path) -> None:
     with stage(pairs, f"k-means start, {CHOSEN} pairs"):
         rows = choose_pairs("kmeans", features, CHOSEN, 0)
     with stage(pairs, "cells and mean texts"):
-        means = mean_texts(features, rows)
+        means = mean_texts(features, cells_of(features, rows))
     with stage(pairs, "nearest captions"):
         nearest_captions(means, texts, captions)
     with stage(pairs, "group links"):
