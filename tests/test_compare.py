@@ -25,6 +25,7 @@ from pairstill.errors import PairstillError
 from pairstill.evaluation import with_nearest_captions
 from pairstill.files import locked
 from pairstill.launch import Processes
+from pairstill.training import STUDENT_RECIPE
 from tests.conftest import TINY_HEADS
 
 TOWERS = TINY_HEADS.to_dict()
@@ -246,7 +247,7 @@ def test_nearest_captions_are_read_by_the_students_encoder(heads_data, tmp_path)
 def test_texts_stay_what_they_are_where_the_encoder_stays(texts, within, heads_data, tmp_path):
     api.distill(heads_data, tmp_path / "set", "random", 4)
     made, encoded = load(tmp_path / "set"), heads_data.encoded()
-    read = _readable(texts, encoded, encoded, made)
+    read = _readable(texts, encoded, encoded, made, STUDENT_RECIPE, 0)
     assert (read.texts - made.texts).norm() <= within * made.texts.norm()
 
 
@@ -264,7 +265,7 @@ class Twice:
 def test_translated_texts_are_what_the_students_encoder_would_give(heads_data, tmp_path):
     api.distill(heads_data, tmp_path / "set", "random", 4)
     made, encoded = load(tmp_path / "set"), heads_data.encoded()
-    read = _readable("translated", Twice(encoded), encoded, made)
+    read = _readable("translated", Twice(encoded), encoded, made, STUDENT_RECIPE, 0)
     assert (read.texts - torch.cat([made.texts] * 2, dim=1)).norm() < 0.05 * read.texts.norm()
     assert read.info["towers"]["encoders"] == {**made.info["towers"]["encoders"], "text": "twice"}
 

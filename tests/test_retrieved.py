@@ -34,7 +34,7 @@ def test_a_set_reads_as_the_means_of_captions_and_keeps_its_pictures(heads_data,
     made, encoded = made_of(heads_data, tmp_path), heads_data.encoded()
     chosen = torch.arange(12).reshape(6, 2)
     monkeypatch.setattr(retrieved, "best_captions", lambda *args: chosen)
-    read = with_retrieved_captions(encoded, encoded, made, RECIPE)
+    read = with_retrieved_captions(encoded, encoded, made, RECIPE, 0)
     real = in_memory(encoded.split("train").pairs.texts)
     torch.testing.assert_close(read.texts, (real[0:12:2] + real[1:12:2]) / 2)
     assert torch.equal(read.images, made.images)
@@ -45,6 +45,6 @@ def test_step_sizes_that_a_set_learnt_are_those_of_its_retrievers(heads_data, tm
     made, encoded, seen = made_of(heads_data, tmp_path), heads_data.encoded(), []
     made.info["student"] = {"lr": 0.5, "text_lr": 0.25}
     monkeypatch.setattr(retrieved, "train", lambda model, pairs, recipe, seed: seen.append((recipe, seed)))
-    with_retrieved_captions(encoded, encoded, made, RECIPE)
+    with_retrieved_captions(encoded, encoded, made, RECIPE, 0)
     assert [(recipe.lr, recipe.text_lr) for recipe, _ in seen] == [(0.5, 0.25)] * 3
     assert len({seed for _, seed in seen}) == 3

@@ -26,18 +26,18 @@ CAPTIONS = 5
 
 
 def with_retrieved_captions(
-    encoded: Encoded, source: Encoded, distilled: DistilledSet, recipe: Recipe, seed: int = 0
+    encoded: Encoded, source: Encoded, distilled: DistilledSet, recipe: Recipe, seed: int
 ) -> DistilledSet:
     """The set with the mean of some real captions for each text, as the text encoder of `encoded` reads them.
 
     `source` is what the set was made with: its students find the captions.
     """
-    pairs = distilled_pairs(source, distilled)
+    pairs, recipe = distilled_pairs(source, distilled), learnt_recipe(recipe, distilled.info.get("student", {}))
     models = []
     for number in range(RETRIEVERS):
         student = derive(seed, "retriever", number)
         models.append(source.new_model(student))
-        train(models[-1], pairs, learnt_recipe(recipe, distilled.info.get("student", {})), student)
+        train(models[-1], pairs, recipe, student)
     rows = best_captions(models, pairs, source.split("train").pairs.texts, CAPTIONS)
     texts = encoded.split("train").pairs.texts[rows.flatten()].reshape(*rows.shape, -1)
     return with_texts(encoded, distilled, texts.mean(dim=1))

@@ -23,7 +23,7 @@ from pairstill.prepared import open_prepared
 from pairstill.protocols import protocol_named
 from pairstill.retrieved import with_retrieved_captions
 from pairstill.run import read_events
-from pairstill.training import STUDENT_RECIPE, Recipe
+from pairstill.training import Recipe
 from pairstill.translation import with_translated_texts
 
 
@@ -107,19 +107,19 @@ def _do(job: Job) -> dict[str, Any]:
     source = encoded if same else data.encoded(study.source(), device=job.device)
     bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
     made = _distil(job, source, bank)
-    readable = _readable(entry.texts, encoded, source, made, study.student)
+    readable = _readable(entry.texts, encoded, source, made, study.student, study.seed)
     row = evaluate(encoded, readable, protocol, study.seeds, recipe=study.student, seed=study.seed)
     return _record(job, row, {**cost_of(job.set_folder / "run", made), **(cost_of_bank(bank) if bank else {})})
 
 
 def _readable(
-    texts: Texts, encoded: Encoded, source: Encoded, made: DistilledSet, recipe: Recipe = STUDENT_RECIPE
+    texts: Texts, encoded: Encoded, source: Encoded, made: DistilledSet, recipe: Recipe, seed: int
 ) -> DistilledSet:
     """The set with texts that the students' encoder goes with."""
     if texts == "nearest":
         return with_nearest_captions(encoded, made)
     if texts == "retrieved":
-        return with_retrieved_captions(encoded, source, made, recipe)
+        return with_retrieved_captions(encoded, source, made, recipe, seed)
     return with_translated_texts(encoded, source, made) if texts == "translated" else made
 
 

@@ -25,6 +25,11 @@ class Reader:
         self._encoded, self._written_for = encoded, written_for
         self.real = RealPairs(pairs, encoded, views)
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the encoder."""
+        return self._encoded.image_encoder.fingerprint
+
     def features(self, pixels: Tensor) -> Tensor:
         """Pixels [N, 3, S, S], normalised for the encoder that they are written for, to features [N, d]."""
         own, other = self._encoded.image_encoder, self._written_for

@@ -144,7 +144,8 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     chosen = optimise(context, "rehearsal", synthetic, step, iterations, settings.check_every, advice=ADVICE)
     with contextlib.suppress(TrainingDiverged):  # a look inside is worth no set
         _look_inside(pairs, context, readers["features"], chosen)
-    also: dict[str, Any] = {"also": context.encoded.others(settings.also)} if settings.also else {}
+    others = dict(zip(settings.also, (reader.fingerprint for reader in list(readers.values())[1:]), strict=True))
+    also: dict[str, Any] = {"also": others} if others else {}
     return finished(pairs, context, "rehearsal", chosen.images, chosen.texts, chosen=chosen.provenance(), **also)
 
 
