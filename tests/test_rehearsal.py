@@ -11,6 +11,7 @@ from pairstill import api
 from pairstill.augment import crop_and_flip, warp
 from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
+from pairstill.evaluation import with_nearest_captions
 from pairstill.files import read_tensors
 from pairstill.losses import info_nce
 from pairstill.methods import rehearsal
@@ -73,6 +74,18 @@ def test_the_first_step_of_a_text_is_its_step_size(heads_data, tmp_path):
     moved = (moved - read_initial(tmp_path / "set/run").texts).abs()
     spread = in_memory(heads_data.encoded().split("train").pairs.texts).std().item()
     assert moved.max().item() == pytest.approx(once.text_lr * spread, rel=1e-3)  # Adam's first step is all of it
+
+
+def test_texts_with_a_step_size_of_zero_stay_real_captions(heads_data, tmp_path):
+    """Whatever reads the nearest captions of such a set reads its very texts."""
+    kept = replace(SHORT, iterations=5, check_every=5, average=False, text_lr=0)
+    made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=kept)
+    encoded, first = heads_data.encoded(), read_initial(tmp_path / "set/run")
+    moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")
+    start = encoded.image_encoder.normalise(first.pictures)
+    assert (moved["images"] - start).abs().mean() > kept.image_lr
+    torch.testing.assert_close(moved["texts"], first.texts, rtol=0, atol=0)
+    torch.testing.assert_close(with_nearest_captions(encoded, made).texts, made.texts, rtol=0, atol=0)
 
 
 def test_pictures_of_a_large_set_take_turns(heads_data, tmp_path, monkeypatch):
@@ -321,7 +334,17 @@ def test_step_sizes_follow_a_cosine():
 
 
 @pytest.mark.parametrize(
-    "change", [{"passes": 0}, {"least_passes": 0}, {"students": 0}, {"width": 0}, {"real_batch": 1}, {"image_lr": 0.0}]
+    "change",
+    [
+        {"passes": 0},
+        {"least_passes": 0},
+        {"students": 0},
+        {"width": 0},
+        {"real_batch": 1},
+        {"image_lr": -0.1},
+        {"text_lr": math.nan},
+        {"image_lr": 0.0, "text_lr": 0.0},
+    ],
 )
 def test_settings_that_cannot_work_are_refused(change):
     with pytest.raises(PairstillError, match=f"settings.{next(iter(change))}"):

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import EncodedSplit
+from pairstill.errors import PairstillError
 from pairstill.files import write_json
 from pairstill.losses import TEMPERATURE, info_nce
 from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy
@@ -77,8 +78,9 @@ class Settings:
         at_once: Pictures that move in an iteration, at most; those of a larger set take turns.
         also: Image encoders that students read with as well, in turn with that of the towers: pictures that speak to
             several networks say more to others too.
-        image_lr: Adam's step size for pixels.
-        text_lr: Adam's step size for text embeddings, in standard deviations of the real ones.
+        image_lr: Adam's step size for pixels; with 0 the pictures stay as they are.
+        text_lr: Adam's step size for text embeddings, in standard deviations of the real ones; with 0 they stay as they
+            are: without `average` each is a real caption then, which people and any other text encoder can read.
         momentum: Adam's first beta.
         check_every: Iterations between two scores on the split that the protocol chooses by.
     """
@@ -103,8 +105,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         counts = ("iterations", "students", "passes", "least_passes", "at_once", "check_every")
-        least = {**dict.fromkeys(counts, 1), "width": 1, "views": 0, "real_batch": 2}
-        check_settings(self, least, ("student_lr", "image_lr", "text_lr"))
+        least = {**dict.fromkeys(counts, 1), "width": 1, "views": 0, "real_batch": 2, "image_lr": 0, "text_lr": 0}
+        check_settings(self, least, ("student_lr",))
+        if self.image_lr == self.text_lr == 0:
+            raise PairstillError("settings.image_lr and settings.text_lr are both 0: nothing would be learnt.")
 
     def practised(self, scored: Recipe) -> Recipe:
         """How a rehearsing student trains, the scored ones training like this."""
