@@ -68,6 +68,21 @@ def write_shapes(folder: Path, count: int = 160) -> Path:
     return folder
 
 
+def write_tiny_bert(folder: Path, words: list[str]) -> Path:
+    """A text encoder 16 wide that knows these words, with random weights."""
+    from pairstill.towers.torchvision_shim import ensure_torchvision
+
+    ensure_torchvision()
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    return folder
+
+
 TINY_HEADS = Towers(image="test_efficientnet@random", text="minilm", train="heads", image_size=32, embed_dim=16)
 TINY_FULL = Towers(image="test_nfnet@random", text="minilm", train="full", image_size=32)
 TINY_RECIPE = Recipe(epochs=2, batch_size=32)

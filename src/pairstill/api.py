@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pairstill import distillation
 from pairstill.bank import Bank
@@ -23,6 +24,7 @@ from pairstill.prepared import Prepared, open_prepared
 from pairstill.prepared import prepare as prepare_folder
 from pairstill.progress import progress
 from pairstill.protocols import protocol_named
+from pairstill.reading import Texts, readable, towers_of
 from pairstill.sources import SourceSpec
 from pairstill.student import Student
 from pairstill.students import learnt_recipe, model_recall
@@ -110,20 +112,32 @@ def evaluate(
     device: Device = "auto",
     student: Recipe = STUDENT_RECIPE,
     launcher: Launcher = Here(),  # noqa: B008 (it has no state)
+    texts: Texts = "as-is",
 ) -> Row:
     """Train fresh students on a distilled set and score them; "full" trains them on all real pairs
     instead, as experts are trained.
 
-    `towers` names what differs from the towers that the data was prepared for, such as {"image": "nfnet_l0"}.
+    `towers` names what differs from the towers that the data was prepared for, such as {"image": "nfnet_l0"}; with
+    another text encoder than the set's, `texts` says what is read in place of its texts (`pairstill.reading.Texts`).
     """
     preset = protocol_named(protocol)
     if distilled == "full":
         return evaluate_full(_encoded(data, towers, device), preset, seeds, split, seed=seed, launcher=launcher)
     pairs = distilled if isinstance(distilled, DistilledSet) else load(Path(str(distilled)))
-    row = score(_encoded(data, towers, device), pairs, preset, seeds, split, student, seed, launcher)
+    encoded = _encoded(data, towers, device)
+    row = score(encoded, _read_by(encoded, pairs, texts, student, seed), preset, seeds, split, student, seed, launcher)
+    if texts != "as-is":
+        row = replace(row, towers=f"{row.towers}, texts {texts}")
     if not isinstance(distilled, DistilledSet):
         _write_down(Path(str(distilled)), row)
     return row
+
+
+def _read_by(encoded: Encoded, made: DistilledSet, texts: Texts, recipe: Recipe, seed: int) -> DistilledSet:
+    """The set as students of these towers read it."""
+    if texts not in get_args(Texts):
+        raise unknown("texts", texts, get_args(Texts))
+    return readable(texts, encoded, lambda: encoded.through(towers_of(made)), made, recipe, seed)
 
 
 def _write_down(folder: Path, row: Row) -> None:
@@ -142,10 +156,12 @@ def train_student(
     seed: int = 0,
     device: Device = "auto",
     student: Recipe | None = None,
+    texts: Texts = "as-is",
 ) -> Student:
     """Train one student on a distilled set, or on all real pairs ("full"), take its recall, and save it in `out`.
 
-    The recipe is the students' own, for "full" the experts', unless another is given.
+    The recipe is the students' own, for "full" the experts', unless another is given. Where the data was prepared for
+    another text encoder than the set's, `texts` says what is read in place of its texts (`pairstill.reading.Texts`).
     """
     folder = Path(out)
     if (folder / "student.json").exists():
@@ -156,8 +172,9 @@ def train_student(
         pairs, recipe = encoded.split("train", augment=True).pairs, student or EXPERT_RECIPE
     else:
         made = distilled if isinstance(distilled, DistilledSet) else load(Path(str(distilled)))
-        pairs = distilled_pairs(encoded, made)
-        recipe = learnt_recipe(student or STUDENT_RECIPE, made.info.get("student", {}))
+        recipe = student or STUDENT_RECIPE
+        pairs = distilled_pairs(encoded, _read_by(encoded, made, texts, recipe, seed))
+        recipe = learnt_recipe(recipe, made.info.get("student", {}))
         info = {**made.info, "pairs": len(made)}
     model = encoded.new_model(seed)
     with progress("student", recipe.epochs) as advance:

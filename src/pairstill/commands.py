@@ -14,6 +14,7 @@ from pairstill.errors import PairstillError, unknown
 from pairstill.extraction import extract
 from pairstill.launch import Where, launcher_named
 from pairstill.prepared import prepare as prepare_folder
+from pairstill.reading import Texts
 from pairstill.sources import SourceSpec
 from pairstill.towers import Passes, Towers
 from pairstill.towers.blocks import Precision
@@ -171,6 +172,7 @@ def evaluate(
     address: str | None = None,
     device: api.Device = "auto",
     student: Recipe = STUDENT_RECIPE,
+    texts: Texts = "as-is",
 ) -> None:
     """Train fresh students on a distilled set and print their recall on real pairs, mean ± standard deviation.
 
@@ -188,10 +190,13 @@ def evaluate(
         address: Of the Ray cluster, such as auto or ray://head:10001; a new one is started here without.
         device: Where to train.
         student: How a student is trained; a backbone with batch norms (towers full) wants a smaller --student.lr.
+        texts: What students with another text encoder read: the set's embeddings through a linear map (translated, the
+            best), the real captions that students of the set find for its pictures (retrieved), or those nearest to
+            its texts (nearest).
     """
     folder = _needed(data, "--data", "the prepared dataset")
     launched = launcher_named(launcher, jobs, address)
-    row = api.evaluate(distilled, folder, protocol, seeds, towers, split, seed, device, student, launched)
+    row = api.evaluate(distilled, folder, protocol, seeds, towers, split, seed, device, student, launched, texts)
     if json:
         print(json_module.dumps([row.to_dict()], indent=2))
         return
@@ -240,6 +245,7 @@ def train(
     seed: int = 0,
     device: api.Device = "auto",
     student: Recipe | None = None,
+    texts: Texts = "as-is",
 ) -> None:
     """Train one student on a distilled set and keep it: a model that finds pictures by texts and texts by pictures.
 
@@ -250,9 +256,11 @@ def train(
         seed: Of the student.
         device: Where to train.
         student: How it is trained; as `pairstill evaluate` does when left out.
+        texts: What it reads in place of the set's texts, where the data was prepared for another text encoder:
+            translated, retrieved or nearest, as `pairstill evaluate` has them.
     """
-    folder = _needed(out, "--out", "the folder of the student")
-    kept = api.train_student(distilled, _needed(data, "--data", "the prepared dataset"), folder, seed, device, student)
+    folder, source = _needed(out, "--out", "the folder of the student"), _needed(data, "--data", "the prepared dataset")
+    kept = api.train_student(distilled, source, folder, seed, device, student, texts)
     out_console.print(f"{folder}: mean recall {kept.score['mean']:.1f} on the {kept.score['split']} split")
 
 

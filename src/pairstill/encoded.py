@@ -155,7 +155,12 @@ class Encoded:
 
     def under(self, image: str) -> Encoded:
         """The same dataset through another image encoder."""
-        towers = replace(self.towers, image=image)
+        return self.through(replace(self.towers, image=image))
+
+    def through(self, towers: Towers) -> Encoded:
+        """The same dataset through other towers."""
+        if towers == self.towers:
+            return self
         return Encoded(self.dataset, towers, self.cache, self.workers, self.device, self.passes)
 
     def others(self, images: Sequence[str]) -> dict[str, str]:

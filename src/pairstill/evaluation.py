@@ -201,14 +201,15 @@ def check_fits(encoded: Encoded, distilled: DistilledSet) -> None:
     if width != encoded.text_width:
         raise PairstillError(
             f"the set's texts are {width} wide (encoder {distilled.info.get('towers', {}).get('text')}), and "
-            f"{encoded.towers.text} gives {encoded.text_width}. Use the text encoder that the set was made with."
+            f"{encoded.towers.text} gives {encoded.text_width}. Use the text encoder that the set was made with, or "
+            "--texts translated."
         )
     other = distilled.info.get("towers", {}).get("encoders", {}).get("text", encoded.encoders["text"])
     if other != encoded.encoders["text"]:
         theirs, ours = escape(str(distilled.info["towers"]["text"])), escape(encoded.towers.text)
         console.print(
             f"[yellow]note:[/] the set's texts come from {theirs}, and are tested against captions encoded by {ours}: "
-            "of the same width, but not of the same space.",
+            "of the same width, but not of the same space. --texts translated takes them from one to the other.",
             soft_wrap=True,
         )
     if size != encoded.towers.image_size:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from pairstill.errors import PairstillError
-from pairstill.towers import ensure_torchvision, load_text_encoder
+from pairstill.towers import load_text_encoder
 from pairstill.towers.text import pool
+from tests.conftest import write_tiny_bert
 
 CAPTIONS = [
     "A dog",
@@ -24,15 +25,7 @@ def minilm():
 
 @pytest.fixture
 def tiny_folder(tmp_path: Path) -> Path:
-    ensure_torchvision()
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "red", "runs"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=64, **sizes)).save_pretrained(tmp_path)
-    return tmp_path
+    return write_tiny_bert(tmp_path, ["a", "dog", "red", "runs"])
 
 
 def test_a_caption_has_the_same_vector_in_any_company(minilm) -> None:

@@ -11,20 +11,18 @@ from typing import Any
 
 from pairstill.api import Device, device_named
 from pairstill.bank import Bank
-from pairstill.compare.study import Entry, Study, Texts, settings_of
+from pairstill.compare.study import Entry, Study, settings_of
 from pairstill.distillation import distill
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import Encoded
-from pairstill.evaluation import Row, evaluate, evaluate_full, with_nearest_captions
+from pairstill.evaluation import Row, evaluate, evaluate_full
 from pairstill.files import digest_of, locked, remove, write_manifest
 from pairstill.methods import METHODS
 from pairstill.peak import peak_mib
 from pairstill.prepared import open_prepared
 from pairstill.protocols import protocol_named
-from pairstill.retrieved import with_retrieved_captions
+from pairstill.reading import readable
 from pairstill.run import read_events
-from pairstill.training import Recipe
-from pairstill.translation import with_translated_texts
 
 
 @dataclass(frozen=True)
@@ -107,20 +105,9 @@ def _do(job: Job) -> dict[str, Any]:
     source = encoded if same else data.encoded(study.source(), device=job.device)
     bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
     made = _distil(job, source, bank)
-    readable = _readable(entry.texts, encoded, source, made, study.student, study.seed)
-    row = evaluate(encoded, readable, protocol, study.seeds, recipe=study.student, seed=study.seed)
+    read = readable(entry.texts, encoded, lambda: source, made, study.student, study.seed)
+    row = evaluate(encoded, read, protocol, study.seeds, recipe=study.student, seed=study.seed)
     return _record(job, row, {**cost_of(job.set_folder / "run", made), **(cost_of_bank(bank) if bank else {})})
-
-
-def _readable(
-    texts: Texts, encoded: Encoded, source: Encoded, made: DistilledSet, recipe: Recipe, seed: int
-) -> DistilledSet:
-    """The set with texts that the students' encoder goes with."""
-    if texts == "nearest":
-        return with_nearest_captions(encoded, made)
-    if texts == "retrieved":
-        return with_retrieved_captions(encoded, source, made, recipe, seed)
-    return with_translated_texts(encoded, source, made) if texts == "translated" else made
 
 
 def _distil(job: Job, encoded: Encoded, bank: Bank | None) -> DistilledSet:

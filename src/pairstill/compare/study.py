@@ -15,10 +15,9 @@ from pairstill.errors import PairstillError, unknown
 from pairstill.methods import method_named
 from pairstill.protocols import protocol_named
 from pairstill.published import ablation_mean, main_rows
+from pairstill.reading import Texts
 from pairstill.towers import Towers
 from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
-
-Texts = Literal["as-is", "nearest", "retrieved", "translated"]
 
 PUBLISHED_NAMES = {"tesla": "tesla-wbce"}
 """What a method is called in the published table, where it is called otherwise."""
@@ -35,9 +34,7 @@ class Entry:
         settings: What differs from the method's defaults.
         experts: How many of the bank's experts it may use; None for all.
         student: What the students' towers have different from those the set is made with.
-        texts: What students of another text encoder read: the distilled embeddings, the captions nearest to them anew,
-            those that students of the set find for its pictures, or the embeddings through the linear map that takes
-            real captions from one encoder to the other.
+        texts: What students of another text encoder read in place of the distilled texts.
         published: Row of the published ablations that is put beside, as `group/choice`.
     """
 
