@@ -21,10 +21,10 @@ from torch import Tensor
 from benchmarks.step import RESULTS, write
 from pairstill.allocator import keep_freed_memory
 from pairstill.methods import practice
+from pairstill.methods.differentiable import Material, Student, draw_batches
 from pairstill.methods.dual import through_dual_practice
 from pairstill.methods.practice import Inertia, through_practice
 from pairstill.methods.rehearsal import exam_on
-from pairstill.methods.trajectory import Material, Student, draw_batches
 from pairstill.towers import Towers, build_heads
 
 IMAGE_WIDTH, TEXT_WIDTH, PASSES, BATCH, REAL = 1280, 384, 25, 128, 2048

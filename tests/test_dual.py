@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 from pairstill.methods import dual, practice
+from pairstill.methods.differentiable import Material, Student
 from pairstill.methods.dual import through_dual_practice
 from pairstill.methods.practice import Inertia, through_practice
-from pairstill.methods.trajectory import Material, Student
 from pairstill.towers.heads import build_head
 from pairstill.towers.model import TwoTower
 from tests.test_practice import exam_of

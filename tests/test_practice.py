@@ -106,7 +106,7 @@ from pairstill.peak import peak_mib
 from pairstill.losses import info_nce
 from pairstill.methods import practice
 from pairstill.methods.practice import Inertia, through_practice
-from pairstill.methods.trajectory import Material, Student
+from pairstill.methods.differentiable import Material, Student
 from pairstill.towers.heads import build_head
 from pairstill.towers.model import TwoTower
 from tests.test_practice import unrolled_by_autograd

@@ -15,11 +15,11 @@ from pairstill.evaluation import with_nearest_captions
 from pairstill.files import read_tensors
 from pairstill.losses import info_nce
 from pairstill.methods import rehearsal
+from pairstill.methods.differentiable import Material, Student
 from pairstill.methods.initial import read_initial
 from pairstill.methods.practice import Inertia, through_practice
 from pairstill.methods.reader import Reader, RealPairs
 from pairstill.methods.rehearsal import Settings, cosine, exam_on
-from pairstill.methods.trajectory import Material, Student
 from pairstill.rows import in_memory
 from pairstill.run import read_events
 from pairstill.seeds import generator

@@ -13,17 +13,9 @@ from pairstill.errors import PairstillError
 from pairstill.files import read_tensors
 from pairstill.losses import weighted_bce
 from pairstill.methods import lors, tesla
+from pairstill.methods.differentiable import Material, Student, draw_batches
 from pairstill.methods.initial import read_initial
-from pairstill.methods.trajectory import (
-    Material,
-    Span,
-    Student,
-    draw_batches,
-    draw_span,
-    matching_loss,
-    step_by_step,
-    unrolled,
-)
+from pairstill.methods.trajectory import Span, draw_span, matching_loss, step_by_step, unrolled
 from pairstill.seeds import generator
 from pairstill.towers.heads import build_head
 from pairstill.towers.model import TwoTower

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from pairstill.methods.differentiable import Material, Parameters, Student, tracked
 from pairstill.methods.practice import Exam, Inertia, through_practice
-from pairstill.methods.trajectory import Material, Parameters, Student, tracked
 
 HEADS = ("image_head", "text_head")
 

@@ -14,10 +14,11 @@ from pairstill.distilled import DistilledSet
 from pairstill.encoded import Encoded, EncodedSplit
 from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, finished
+from pairstill.methods.differentiable import Material, Student, draw_batches
 from pairstill.methods.optimise import optimise
 from pairstill.methods.start import start
 from pairstill.methods.synthetic import SyntheticPairs
-from pairstill.methods.trajectory import Material, Student, draw_batches, draw_span, step_by_step, unrolled
+from pairstill.methods.trajectory import draw_span, step_by_step, unrolled
 from pairstill.seeds import derive, generator
 from pairstill.students import Candidate
 

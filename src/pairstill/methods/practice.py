@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pairstill.methods.trajectory import Material, Parameters, Student, accumulate, tracked
+from pairstill.methods.differentiable import Material, Parameters, Student, accumulate, tracked
 
 Exam = Callable[[Parameters], Tensor]
 """The loss on real pairs of a student with these parameters."""

@@ -35,6 +35,7 @@ from pairstill.losses import TEMPERATURE, info_nce
 from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy
 from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method, finished
+from pairstill.methods.differentiable import Material, Student, draw_batches
 from pairstill.methods.dual import through_dual_practice
 from pairstill.methods.initial import read_initial
 from pairstill.methods.optimise import Chosen, optimise
@@ -42,7 +43,6 @@ from pairstill.methods.practice import Exam, Inertia
 from pairstill.methods.reader import Reader, RealPairs
 from pairstill.methods.start import start
 from pairstill.methods.synthetic import SyntheticPairs
-from pairstill.methods.trajectory import Material, Student, draw_batches
 from pairstill.rows import SAMPLED_ROWS, sample
 from pairstill.seeds import derive, generator
 from pairstill.towers import TwoTower
