@@ -106,6 +106,42 @@ def test_pictures_of_a_large_set_take_turns(heads_data, tmp_path, monkeypatch):
     assert len(made) == 6
 
 
+def _seen_features(monkeypatch):
+    """What students will practise on, and whether the pictures learn from it, in each iteration."""
+    seen, original = [], rehearsal.through_dual_practice
+
+    def spy(student, start, data, *rest):
+        seen.append((data.inputs.detach().clone(), data.inputs.requires_grad))
+        return original(student, start, data, *rest)
+
+    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
+    return seen
+
+
+def test_every_other_student_sees_the_pictures_as_they_began(heads_data, tmp_path, monkeypatch):
+    seen = _seen_features(monkeypatch)
+    settings = replace(SHORT, iterations=4, still=True)  # times the square root of two: 6
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
+    assert [learns for _, learns in seen] == [True, False] * 3
+    moved, still = [[features for features, _ in seen[first::2]] for first in (0, 1)]
+    assert all(torch.equal(features, moved[0]) for features in still)
+    assert all((after - before).abs().max() > 1e-5 for before, after in itertools.pairwise(moved))
+
+
+def test_pictures_with_a_step_size_of_zero_stay_and_pass_the_backbone_once(heads_data, tmp_path, monkeypatch):
+    seen, passed, original = _seen_features(monkeypatch), [], Reader.features
+    monkeypatch.setattr(Reader, "features", lambda self, pixels: passed.append(len(pixels)) or original(self, pixels))
+    settings = replace(SHORT, iterations=4, image_lr=0, at_once=3)  # pictures that stay take no turns
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
+    assert passed == [6]
+    assert len(seen) == 4
+    kept = read_tensors(tmp_path / "set/run/checkpoint.safetensors")
+    first = read_initial(tmp_path / "set/run")
+    start = heads_data.encoded().image_encoder.normalise(first.pictures)
+    torch.testing.assert_close(kept["images"], start, rtol=0, atol=0.02)  # those to show have 8 bits
+    assert (kept["texts"] - first.texts).abs().max() > 1e-3
+
+
 def test_an_exam_shows_every_view_of_a_picture_beside_a_caption_of_its_own(heads_data):
     encoded = heads_data.encoded()
     train = encoded.split("train")
@@ -344,6 +380,7 @@ def test_step_sizes_follow_a_cosine():
         {"image_lr": -0.1},
         {"text_lr": math.nan},
         {"image_lr": 0.0, "text_lr": 0.0},
+        {"still": True, "text_lr": 0.0},
     ],
 )
 def test_settings_that_cannot_work_are_refused(change):

@@ -9,7 +9,8 @@ through all of its training. Frozen backbones make this cheap: the unroll runs o
 once forward and once backward, whatever the number of students and steps. No experts are needed.
 
 Pictures that were moved for one network say less to another. So students may read with several image encoders, one in
-each iteration.
+each iteration, and may in every other iteration see the pictures as they began: then texts go with both, what is added
+to a picture and what everyone sees in it.
 
 In a large set the pictures take turns: an iteration moves all texts and some of the pictures, and the others take part
 with the features of their last turn. A pass of all through the backbone would cost more than a practice, so this buys
@@ -60,8 +61,8 @@ class Settings:
     """Settings.
 
     Args:
-        iterations: Updates of the synthetic pairs; where pictures and image encoders take k turns, sqrt(k) times
-            as many.
+        iterations: Updates of the synthetic pairs; where pictures, image encoders and `still` ones take k turns,
+            sqrt(k) times as many.
         init: Where the pairs start.
         average: Whether a text starts at the mean of the captions nearest to it, instead of at its own.
         students: Students that practise in an iteration; their exams are averaged.
@@ -78,6 +79,8 @@ class Settings:
         at_once: Pictures that move in an iteration, at most; those of a larger set take turns.
         also: Image encoders that students read with as well, in turn with that of the towers: pictures that speak to
             several networks say more to others too.
+        still: Whether every other student practises on the pictures as they began, so that texts also serve networks
+            that do not see what is added to a picture.
         image_lr: Adam's step size for pixels; with 0 the pictures stay as they are.
         text_lr: Adam's step size for text embeddings, in standard deviations of the real ones; with 0 they stay as they
             are: without `average` each is a real caption then, which people and any other text encoder can read.
@@ -98,6 +101,7 @@ class Settings:
     views: int = 1
     at_once: int = 256
     also: tuple[str, ...] = ()
+    still: bool = False
     image_lr: float = 0.01
     text_lr: float = 0.03
     momentum: float = 0.9
@@ -109,6 +113,15 @@ class Settings:
         check_settings(self, least, ("student_lr",))
         if self.image_lr == self.text_lr == 0:
             raise PairstillError("settings.image_lr and settings.text_lr are both 0: nothing would be learnt.")
+        if self.still and self.text_lr == 0:
+            raise PairstillError("settings.still is for texts, and settings.text_lr 0 keeps them as they are.")
+
+    @property
+    def sights(self) -> tuple[bool, ...]:
+        """How students see the pictures, in turn: as they have become (True), or as they began."""
+        if self.image_lr == 0:
+            return (False,)
+        return (True, False) if self.still else (True,)
 
     def practised(self, scored: Recipe) -> Recipe:
         """How a rehearsing student trains, the scored ones training like this."""
@@ -124,23 +137,28 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     recipe = settings.practised(context.student)
     lrs = [torch.tensor(lr, device=device) for lr in (recipe.lr, recipe.text_lr or recipe.lr)]
     readers = _readers(pairs, context)
-    names = list(readers)
     synthetic = _first_pairs(pairs, context, readers)
+    began = {name: features.to(device, copy=True) for name, features in synthetic.kept.items()}
+    sights = [(name, moved) for name in readers for moved in settings.sights]
     places = torch.arange(context.count).tensor_split(len(synthetic.turns))
-    iterations = round(settings.iterations * math.sqrt(len(places) * len(readers)))
+    iterations = round(settings.iterations * math.sqrt(len(places) * len(sights)))
 
     def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
         synthetic.scale_lrs(cosine(iteration, iterations))
-        name, turn = names[iteration % len(names)], iteration // len(names) % len(places)
-        moving = readers[name].features(synthetic.pixels(device, turn))
-        features = synthetic.kept[name].index_copy_(0, places[turn], moving.detach().cpu())
-        inputs, texts = (part.detach().to(device).requires_grad_() for part in (features, synthetic.texts))
+        (name, moved), turn = sights[iteration % len(sights)], iteration // len(sights) % len(places)
+        moving = readers[name].features(synthetic.pixels(device, turn)) if moved else None
+        features = began[name]
+        if moving is not None:
+            features = synthetic.kept[name].index_copy_(0, places[turn], moving.detach().cpu())
+        inputs = features.detach().to(device).requires_grad_(moved)
+        texts = synthetic.texts.detach().to(device).requires_grad_()
         data = Material(inputs, texts, *lrs)
         losses = [_rehearse(readers[name], context, recipe, data, iteration, n) for n in range(settings.students)]
         loss = math.fsum(losses) / settings.students
-        assert inputs.grad is not None
         assert texts.grad is not None
-        moving.backward(inputs.grad[places[turn].to(device)] / settings.students)
+        if moving is not None:
+            assert inputs.grad is not None
+            moving.backward(inputs.grad[places[turn].to(device)] / settings.students)
         synthetic.texts.grad = (texts.grad / settings.students).to(synthetic.texts.device)
         synthetic.step(loss, math.inf)
         return {"loss": loss}
@@ -169,7 +187,7 @@ def _first_pairs(pairs: EncodedSplit, context: Context, readers: Mapping[str, Re
     settings: Settings = context.settings
     images, texts = start(pairs, context, settings.init, settings.average)
     text_lr = settings.text_lr * sample(pairs.pairs.texts, SAMPLED_ROWS, context.seed).std().item()
-    turns = math.ceil(context.count / settings.at_once)
+    turns = math.ceil(context.count / settings.at_once) if settings.image_lr else 1
     synthetic = SyntheticPairs(images, texts, settings.image_lr, text_lr, settings.momentum, adam=True, turns=turns)
     with torch.no_grad():
         pixels = synthetic.images.detach().to(context.encoded.device)
