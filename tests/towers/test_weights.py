@@ -42,6 +42,7 @@ def test_a_preset_wins_over_a_folder_of_its_name(tmp_path: Path, monkeypatch: py
         (load_text_encoder, "minilmm", "'minilm'"),
         (load_text_encoder, "bert@radnom", "'random'"),
         (load_image_encoder, "./nowhere", "does not exist"),
+        (load_image_encoder, "work/nowhere", "does not exist"),
         (load_image_encoder, "", "needs a name"),
         (load_image_encoder, "nfnet_l0@package", "no package carries"),
         (load_text_encoder, "bert@package", "no package carries"),

@@ -152,6 +152,8 @@ def _check_timm_name(name: str) -> None:
 
     if timm.is_model(name):
         return
+    if "/" in name:
+        raise PairstillError(f"encoder folder '{name}' does not exist.")
     close = difflib.get_close_matches(name, [*IMAGE_PRESETS, *timm.list_models()], n=1, cutoff=0.4)
     raise unknown("image encoder", name, {*IMAGE_PRESETS, *close})
 
