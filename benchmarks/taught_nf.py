@@ -43,7 +43,7 @@ LARGEST_GRADIENT = 1.0
 
 
 class Lessons:
-    """Pictures of a split as floats in 0..1, and what the teacher says of each, standardised by the training split."""
+    """Pictures of a split as bytes, and what the teacher says of each."""
 
     def __init__(self, encoded: Encoded, pixels: Tensor, name: str) -> None:
         split = encoded.split(name)
