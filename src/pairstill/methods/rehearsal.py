@@ -8,9 +8,9 @@ the students' own optimiser for some passes, and moves pixels and text embedding
 through all of its training. Frozen backbones make this cheap: the unroll runs on features, and the backbone is passed
 once forward and once backward, whatever the number of students and steps. No experts are needed.
 
-Pictures that were moved for one network say less to another. So students may read with several image encoders, one in
-each iteration, and may in every other iteration see the pictures as they began: then texts go with both, what is added
-to a picture and what everyone sees in it.
+Pictures that were moved for one network say less to another. So in every other iteration the student sees the pictures
+as they began: texts go with both, what is added to a picture and what everyone sees in it. And students may read with
+several image encoders, one in each iteration.
 
 In a large set the pictures take turns: an iteration moves all texts and some of the pictures, and the others take part
 with the features of their last turn. A pass of all through the backbone would cost more than a practice, so this buys
@@ -80,7 +80,7 @@ class Settings:
         also: Image encoders that students read with as well, in turn with that of the towers: pictures that speak to
             several networks say more to others too.
         still: Whether every other student practises on the pictures as they began, so that texts also serve networks
-            that do not see what is added to a picture.
+            that do not see what is added to a picture; texts that stay as they are have nothing to learn from it.
         image_lr: Adam's step size for pixels; with 0 the pictures stay as they are.
         text_lr: Adam's step size for text embeddings, in standard deviations of the real ones; with 0 they stay as they
             are: without `average` each is a real caption then, which people and any other text encoder can read.
@@ -101,7 +101,7 @@ class Settings:
     views: int = 1
     at_once: int = 256
     also: tuple[str, ...] = ()
-    still: bool = False
+    still: bool = True
     image_lr: float = 0.01
     text_lr: float = 0.03
     momentum: float = 0.9
@@ -113,15 +113,13 @@ class Settings:
         check_settings(self, least, ("student_lr",))
         if self.image_lr == self.text_lr == 0:
             raise PairstillError("settings.image_lr and settings.text_lr are both 0: nothing would be learnt.")
-        if self.still and self.text_lr == 0:
-            raise PairstillError("settings.still is for texts, and settings.text_lr 0 keeps them as they are.")
 
     @property
     def sights(self) -> tuple[bool, ...]:
         """How students see the pictures, in turn: as they have become (True), or as they began."""
         if self.image_lr == 0:
             return (False,)
-        return (True, False) if self.still else (True,)
+        return (True, False) if self.still and self.text_lr else (True,)
 
     def practised(self, scored: Recipe) -> Recipe:
         """How a rehearsing student trains, the scored ones training like this."""
