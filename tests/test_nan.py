@@ -50,6 +50,8 @@ def test_a_distillation_keeps_what_was_before_the_nan_and_goes_on_from_it(
     method, heads_data, heads_bank, tmp_path, monkeypatch
 ):
     settings = replace(settings_of(method), iterations=4, check_every=2)
+    if method == "rehearsal":
+        settings = replace(settings, still=False)  # pictures have a gradient in every iteration
     distill(heads_data, tmp_path / "straight", method, 4, heads_bank, settings=settings)
     out = tmp_path / "spoilt"
     with monkeypatch.context() as spoilt:
