@@ -97,5 +97,5 @@ def test_time_left_counts_the_iterations_that_will_be_done(heads_data, tmp_path,
     with pytest.raises(Stop):
         distill(heads_data, tmp_path / "set", "rehearsal", 8, settings=settings)
     state = progress_of(Place(tmp_path).view("set"))
-    assert (state["done"], state["total"]) == (6, 11)  # the square root of eight times 4
+    assert (state["done"], state["total"]) == (6, 11)  # 4 times the square root of eight
     assert state["left"] >= 0

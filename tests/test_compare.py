@@ -1,4 +1,5 @@
 import csv
+import itertools
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from pairstill import api
 from pairstill.bank import Bank
 from pairstill.cli import main
 from pairstill.compare import compare, read_study
-from pairstill.compare.job import Job, cost_of
+from pairstill.compare.job import Job, cost_of, seconds_per_iteration
 from pairstill.compare.runner import _plan, _works
 from pairstill.compare.tables import as_markdown
 from pairstill.distilled import load
@@ -248,6 +249,14 @@ def test_memory_is_that_of_the_process_that_made_the_set(heads_data, tmp_path):
     done = json.loads(events.read_text().splitlines()[-1])
     events.write_text(json.dumps({**done, "peak_mib": 7}) + "\n")
     assert cost_of(events.parent, load(tmp_path / "set"))["peak_mib"] == 7
+
+
+def test_seconds_per_iteration_count_both_kinds_that_alternate_and_no_pause():
+    steps = list(itertools.accumulate([3.0, 1.0] * 10))
+    assert seconds_per_iteration(steps) == 2
+    assert seconds_per_iteration([*steps[:9], *(second + 500 for second in steps[9:])]) == 2
+    assert seconds_per_iteration([5.0, 6.5]) == 1.5
+    assert seconds_per_iteration([5.0]) is None
 
 
 def test_published_figures_stand_beside(tmp_path):

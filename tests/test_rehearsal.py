@@ -130,9 +130,23 @@ def test_every_other_student_sees_the_pictures_as_they_began(heads_data, tmp_pat
     assert all((after - before).abs().max() > 1e-5 for before, after in itertools.pairwise(moved))
 
 
+def test_every_picture_moves_where_turns_and_still_ones_alternate(heads_data, tmp_path):
+    settings = replace(SHORT, iterations=3, at_once=3, still=True)  # times the square root of four: 6
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
+    moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")["images"]
+    start = heads_data.encoded().image_encoder.normalise(read_initial(tmp_path / "set/run").pictures)
+    assert ((moved - start).abs().flatten(1).mean(dim=1) > settings.image_lr / 2).all()
+
+
 @pytest.mark.parametrize(
     ("change", "sights"),
-    [({}, (True, False)), ({"still": False}, (True,)), ({"text_lr": 0}, (True,)), ({"image_lr": 0}, (False,))],
+    [
+        ({}, (True, False)),
+        ({"still": False}, (True,)),
+        ({"text_lr": 0}, (True,)),
+        ({"init": "noise"}, (True,)),
+        ({"image_lr": 0}, (False,)),
+    ],
 )
 def test_pictures_as_they_began_are_seen_only_where_there_are_others_and_texts_learn(change, sights):
     assert Settings(**change).sights == sights
@@ -331,8 +345,8 @@ def test_a_killed_run_with_every_kind_of_turn_resumes_to_the_same_bytes(heads_da
         with pytest.raises(ZeroDivisionError):
             distill(heads_data, tmp_path / "killed", "rehearsal", 6, settings=settings)
     distill(heads_data, tmp_path / "killed", "rehearsal", 6, settings=settings, resume=True)
-    whole, killed = (read_tensors(tmp_path / run / "images.safetensors") for run in ("whole", "killed"))
-    assert torch.equal(whole["images"], killed["images"])
+    whole, killed = (read_tensors(tmp_path / run / "run/checkpoint.safetensors") for run in ("whole", "killed"))
+    assert all(torch.equal(whole[name], killed[name]) for name in ("images", "texts"))
 
 
 def test_a_run_does_not_go_on_with_other_weights_of_its_second_encoder(heads_data, tmp_path, monkeypatch):

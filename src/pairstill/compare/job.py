@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,17 +133,25 @@ def cost_of(run: Path, made: DistilledSet) -> dict[str, Any]:
     """
     events = read_events(run)
     steps = [event["seconds"] for event in events if event["kind"] == "step"]
-    gaps = [b - a for a, b in itertools.pairwise(steps)]
     chosen = made.info.get("chosen", {}).get("iteration")
     at_best = [event["seconds"] for event in events if event["kind"] == "step" and event["iteration"] == chosen]
     return {
         "distil_seconds": events[-1]["seconds"] if events else 0.0,
-        "seconds_per_iteration": statistics.median(gaps) if gaps else None,
+        "seconds_per_iteration": seconds_per_iteration(steps),
         "iterations": len(steps) or None,
         "iterations_till_best": chosen,
         "seconds_till_best": at_best[0] if at_best else None,
         "peak_mib": next((event.get("peak_mib") for event in events if event["kind"] == "done"), None),
     }
+
+
+def seconds_per_iteration(steps: list[float]) -> float | None:
+    """The mean over two iterations, of which a method may have two kinds by turns; the median of that, which no check
+    or pause disturbs.
+    """
+    if len(steps) < 3:
+        return steps[1] - steps[0] if len(steps) == 2 else None
+    return statistics.median((b - a) / 2 for a, b in zip(steps, steps[2:], strict=False))
 
 
 def bytes_of(folder: Path) -> int | None:

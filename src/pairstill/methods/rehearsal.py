@@ -6,7 +6,7 @@ the students' own optimiser for some passes, and moves pixels and text embedding
     InfoNCE of the trained student on a large batch of real pairs
 
 through all of its training. Frozen backbones make this cheap: the unroll runs on features, and the backbone is passed
-once forward and once backward, whatever the number of students and steps. No experts are needed.
+at most once forward and once backward, whatever the number of students and steps. No experts are needed.
 
 Pictures that were moved for one network say less to another. So in every other iteration the student sees the pictures
 as they began: texts go with both, what is added to a picture and what everyone sees in it. And students may read with
@@ -61,8 +61,8 @@ class Settings:
     """Settings.
 
     Args:
-        iterations: Updates of the synthetic pairs; where pictures, image encoders and `still` ones take k turns,
-            sqrt(k) times as many.
+        iterations: Updates of the synthetic pairs; where pictures, image encoders and `still` take k turns, sqrt(k)
+            times as many: 226 by default.
         init: Where the pairs start.
         average: Whether a text starts at the mean of the captions nearest to it, instead of at its own.
         students: Students that practise in an iteration; their exams are averaged.
@@ -79,8 +79,8 @@ class Settings:
         at_once: Pictures that move in an iteration, at most; those of a larger set take turns.
         also: Image encoders that students read with as well, in turn with that of the towers: pictures that speak to
             several networks say more to others too.
-        still: Whether every other student practises on the pictures as they began, so that texts also serve networks
-            that do not see what is added to a picture; texts that stay as they are have nothing to learn from it.
+        still: Whether the students of every other iteration practise on the pictures as they began, so that texts also
+            serve networks that do not see what is added to a picture; not where texts stay or pictures begin as noise.
         image_lr: Adam's step size for pixels; with 0 the pictures stay as they are.
         text_lr: Adam's step size for text embeddings, in standard deviations of the real ones; with 0 they stay as they
             are: without `average` each is a real caption then, which people and any other text encoder can read.
@@ -119,7 +119,7 @@ class Settings:
         """How students see the pictures, in turn: as they have become (True), or as they began."""
         if self.image_lr == 0:
             return (False,)
-        return (True, False) if self.still and self.text_lr else (True,)
+        return (True, False) if self.still and self.text_lr and self.init != "noise" else (True,)
 
     def practised(self, scored: Recipe) -> Recipe:
         """How a rehearsing student trains, the scored ones training like this."""

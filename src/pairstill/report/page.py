@@ -97,9 +97,9 @@ def recall_charts(runs: Sequence[RunView]) -> list[str]:
 
 
 def loss_chart(run: RunView) -> str:
-    """The loss and its terms against iterations, at most 200 points each."""
+    """The loss and its terms against iterations, at most 400 points each."""
     steps = [step for step in run.of_kind("step") if "iteration" in step]
-    every = max(1, len(steps) // 200)
+    every = len(steps) // 200 | 1  # odd, so that iterations of two kinds by turns are both shown
     shown = steps[::every]
     terms = ["loss", *(key for key in (shown[0] if shown else {}) if key not in NOT_TERMS)]
     series = {
