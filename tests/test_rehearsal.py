@@ -345,8 +345,10 @@ def test_a_killed_run_with_every_kind_of_turn_resumes_to_the_same_bytes(heads_da
         with pytest.raises(ZeroDivisionError):
             distill(heads_data, tmp_path / "killed", "rehearsal", 6, settings=settings)
     distill(heads_data, tmp_path / "killed", "rehearsal", 6, settings=settings, resume=True)
-    whole, killed = (read_tensors(tmp_path / run / "run/checkpoint.safetensors") for run in ("whole", "killed"))
-    assert all(torch.equal(whole[name], killed[name]) for name in ("images", "texts"))
+    for file in ("images", "texts", "run/checkpoint"):  # the sets, and where they ended if their start was chosen
+        whole, killed = (read_tensors(tmp_path / run / f"{file}.safetensors") for run in ("whole", "killed"))
+        assert whole.keys() == killed.keys()
+        assert all(torch.equal(whole[name], killed[name]) for name in whole)
 
 
 def test_a_run_does_not_go_on_with_other_weights_of_its_second_encoder(heads_data, tmp_path, monkeypatch):

@@ -146,8 +146,8 @@ def cost_of(run: Path, made: DistilledSet) -> dict[str, Any]:
 
 
 def seconds_per_iteration(steps: list[float]) -> float | None:
-    """The mean over two iterations, of which a method may have two kinds by turns; the median of that, which no check
-    or pause disturbs.
+    """The median of what two iterations after one another take, halved: a method may have two kinds by turns, and no
+    check or pause between some of them counts.
     """
     if len(steps) < 3:
         return steps[1] - steps[0] if len(steps) == 2 else None
