@@ -18,7 +18,7 @@ from pairstill.bank import Bank
 from pairstill.cli import main
 from pairstill.compare import compare, read_study
 from pairstill.compare.job import Job, cost_of, seconds_per_iteration
-from pairstill.compare.runner import _plan, _works
+from pairstill.compare.runner import _left, _plan, _works
 from pairstill.compare.tables import as_markdown
 from pairstill.distilled import load
 from pairstill.errors import PairstillError
@@ -148,6 +148,13 @@ def test_a_set_that_is_there_or_comes_with_an_earlier_row_is_no_work(tmp_path):
     jobs[0].set_folder.mkdir(parents=True)
     (jobs[0].set_folder / "distilled.json").write_text("{}")
     assert list(_works(jobs).values()) == [1, 1, 11, 1]
+
+
+def test_time_left_counts_what_was_done_of_the_rows_under_way():
+    works = {"a": 3.0, "b": 3.0, "c": 4.0, "d": 2.0}
+    assert _left(works, {"a"}, {"a"}) == pytest.approx(9 / 3)
+    assert _left(works, {"a", "b", "c"}, {"a"}) == pytest.approx((1.5 + 2 + 2) / (3 + 1.5 + 2))
+    assert _left(works, set(works), set(works)) == 0
 
 
 def test_towers_and_encoders_are_part_of_the_key(heads_data, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -147,8 +147,7 @@ def _run_all(missing: Sequence[Job], todo: Sequence[Job], study: Study, out: Pat
         if outcome.error:
             _write_failure(job, outcome.error)
         _collect(todo, study, out)
-        rest = sum(work / (2 if key in started else 1) for key, work in works.items() if key not in done)
-        left = (time.monotonic() - begin) * rest / sum(works[key] for key in done)
+        left = (time.monotonic() - begin) * _left(works, started, done)
         console.print(f"{len(done)}/{len(jobs)} rows done, about {duration(left)} left", highlight=False)
 
 
@@ -163,6 +162,12 @@ def _works(jobs: Sequence[Job]) -> dict[str, float]:
         works[job.key()] = 1 + (0 if there else getattr(settings, "iterations", 0) * job.entry.pairs / 1000)
         made.add(job.set_folder)
     return works
+
+
+def _left(works: Mapping[str, float], started: Set[str], done: Set[str]) -> float:
+    """How much work is left for each that was done; of the rows under way half is done and half is left."""
+    left = sum(work / (2 if key in started else 1) for key, work in works.items() if key not in done)
+    return left / (sum(works.values()) - left)
 
 
 def _name(job: Job) -> str:
