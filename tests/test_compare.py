@@ -24,7 +24,8 @@ from pairstill.distilled import load
 from pairstill.errors import PairstillError
 from pairstill.evaluation import with_nearest_captions
 from pairstill.files import locked
-from pairstill.launch import Processes
+from pairstill.launch import Here, Processes
+from pairstill.towers import Passes
 from tests.conftest import TINY_HEADS
 
 TOWERS = TINY_HEADS.to_dict()
@@ -75,6 +76,31 @@ def test_a_study_becomes_one_table_and_is_reused(heads_data, tmp_path, capfd):
     assert "4 of 5 rows are there already" in capfd.readouterr().err
     assert [record["label"] for record in again] == ["random", "random", "renamed", "mdm", "full"]
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+
+
+def test_pictures_pass_as_many_at_a_time_as_was_said_and_the_row_is_the_same(heads_data, tmp_path, monkeypatch, capfd):
+    seen, through = set(), Passes.__call__
+
+    def spy(passes, network, pictures):
+        seen.add((passes.micro_batch, len(pictures)))
+        return through(passes, network, pictures)
+
+    monkeypatch.setattr(Passes, "__call__", spy)
+    path, out = recipe(tmp_path, [MDM]), tmp_path / "out"
+    compare(read_study(path), out, heads_data.folder, Here(), passes=Passes(2))
+    assert (2, 6) in seen
+    monkeypatch.undo()
+    capfd.readouterr()
+    assert main(["compare", str(path), "--out", str(out), "--data", str(heads_data.folder)]) == 0
+    assert "1 of 1 rows are there already" in capfd.readouterr().err
+
+
+def test_a_micro_batch_of_nothing_is_refused_before_anything_long(heads_data, tmp_path, capfd):
+    path, out = recipe(tmp_path, [MDM]), tmp_path / "out"
+    words = ["compare", str(path), "--out", str(out), "--data", str(heads_data.folder), "--micro-batch", "0"]
+    assert main(words) == 2
+    assert "--micro-batch must be at least 1, not 0" in capfd.readouterr().err
+    assert not out.exists()
 
 
 def test_recall_is_drawn_against_size_where_there_are_three(heads_data, tmp_path):

@@ -212,6 +212,7 @@ def compare(
     launcher: Where = "local",
     jobs: int = 1,
     address: str | None = None,
+    micro_batch: int | None = None,
     device: api.Device = "auto",
 ) -> None:
     """Run every row of a recipe and write one table. Finished rows are reused; a failed one does not stop the others.
@@ -224,6 +225,8 @@ def compare(
         launcher: Where rows run: on this machine, or on a Ray cluster (pip install 'pairstill[ray]').
         jobs: Rows at a time, each in a process of its own; more than one helps only where cores or GPUs are idle.
         address: Of the Ray cluster, such as auto or ray://head:10001; a new one is started here without.
+        micro_batch: Pictures through the network at a time while a set is made: the same rows in less memory and more
+            time, or the other way round. As many as take about 5 GiB in each row when left out.
         device: Where to compute.
     """
     from pairstill.compare import compare as run
@@ -232,7 +235,7 @@ def compare(
     folder = Path(_needed(out, "--out", "the folder of the results"))
     study = read_study(Path(recipe))
     launched = launcher_named(launcher, jobs, address)
-    records, table = run(study, folder, data, launched, device), folder / f"{study.name}.md"
+    records, table = run(study, folder, data, launched, device, Passes(micro_batch)), folder / f"{study.name}.md"
     out_console.print(table.read_text(encoding="utf-8"))
     if failed := [record for record in records if "error" in record]:
         raise PairstillError(f"{len(failed)} of {len(records)} rows failed; the others are in {table}.")

@@ -37,17 +37,19 @@ class Passes:
         """`network(pictures)` [N, d] for pictures [N, 3, H, W], in float32.
 
         With more than one block, only the last one's activations are kept: the backward pass begins there, and computes
-        the others' again (up to one more forward pass in time). Pictures do not interact in a frozen network, so the
-        result and its gradient are the same.
+        the others' again (up to one more forward pass in time). The first block is the one that may be smaller, so that
+        as little as can be is computed twice. Pictures do not interact in a frozen network, so the result and its
+        gradient are the same.
         """
         with torch.autocast(pictures.device.type, torch.bfloat16, enabled=self.precision == "mixed"):
             return self._in_blocks(network, pictures).float()
 
     def _in_blocks(self, network: nn.Module, pictures: Tensor) -> Tensor:
         size = self.micro_batch or max(1, PIXELS_AT_ONCE // (pictures.shape[-1] * pictures.shape[-2]))
-        blocks = pictures.split(size)
-        if len(blocks) == 1:
+        if len(pictures) <= size:
             return torch.as_tensor(network(pictures))
+        whole, rest = divmod(len(pictures), size)
+        blocks = pictures.split(([rest] if rest else []) + [size] * whole)
         if not (torch.is_grad_enabled() and pictures.requires_grad):
             return torch.cat([network(block) for block in blocks])
         *early, last = blocks
