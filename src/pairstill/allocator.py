@@ -9,6 +9,7 @@ import platform
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
+_NEVER = -1
 
 
 @functools.cache
@@ -17,10 +18,10 @@ def keep_freed_memory() -> bool:
 
     By default glibc asks the system for every large tensor anew and gives it back when it is freed, so each step of a
     network pays for millions of page faults: a forward and backward pass of EfficientNet-Lite0 on 100 pictures took
-    1.2 s instead of 0.5 (docs/log.md). The process keeps its peak of memory until it ends. Other systems' allocators
-    are left alone.
+    1.2 s instead of 0.5 (docs/log.md). No amount is too large to keep: a step on pictures of 224 px frees several GiB
+    at once. The process keeps its peak of memory until it ends. Other systems' allocators are left alone.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
     libc = ctypes.CDLL(ctypes.util.find_library("c") or "libc.so.6")
-    return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
+    return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, _NEVER))
