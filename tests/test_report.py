@@ -13,7 +13,7 @@ from pairstill.distilled import load
 from pairstill.errors import PairstillError
 from pairstill.methods.initial import read_initial
 from pairstill.report import gallery as gallery_module
-from pairstill.report.charts import Scale, lines, stems, ticks
+from pairstill.report.charts import ACROSS, UPWARDS, Scale, lines, stems, ticks
 from pairstill.report.gallery import gallery
 from pairstill.report.gather import commands, gather, view_run
 from pairstill.report.page import render, write_report
@@ -37,7 +37,7 @@ def test_a_line_goes_through_its_points():
         [tuple(map(float, point.split(","))) for point in path.split()]
         for path in re.findall('points="([^"]+)"', chart)
     ]
-    x, y = Scale(0, 10, 44, 450), Scale(0, 10, 214, 10)
+    x, y = Scale(0, 10, *ACROSS), Scale(0, 10, *UPWARDS)
     assert paths == [[(x(0), y(0)), (x(10), y(5))], [(x(0), y(5)), (x(5), y(10))]]
     assert "a &lt;b&gt;" in chart and "<b>" not in chart
     assert lines({}, "x", "y") == "" == stems([], "x", "y")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 460, 250
-LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 36
+LEFT, RIGHT, TOP, BOTTOM = 44, 20, 10, 36
 ACROSS, UPWARDS = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)
 COLOURS = 7
 """How many classes c0, c1, ... the page has colours for; further series are dashed."""
