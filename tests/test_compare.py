@@ -87,7 +87,7 @@ def test_pictures_pass_as_many_at_a_time_as_was_said_and_the_row_is_the_same(hea
 
     monkeypatch.setattr(Passes, "__call__", spy)
     path, out = recipe(tmp_path, [MDM]), tmp_path / "out"
-    compare(read_study(path), out, heads_data.folder, Here(), passes=Passes(2))
+    compare(read_study(path), out, heads_data.folder, Here(), micro_batch=2)
     assert (2, 6) in seen
     monkeypatch.undo()
     capfd.readouterr()

@@ -235,7 +235,7 @@ def compare(
     folder = Path(_needed(out, "--out", "the folder of the results"))
     study = read_study(Path(recipe))
     launched = launcher_named(launcher, jobs, address)
-    records, table = run(study, folder, data, launched, device, Passes(micro_batch)), folder / f"{study.name}.md"
+    records, table = run(study, folder, data, launched, device, micro_batch), folder / f"{study.name}.md"
     out_console.print(table.read_text(encoding="utf-8"))
     if failed := [record for record in records if "error" in record]:
         raise PairstillError(f"{len(failed)} of {len(records)} rows failed; the others are in {table}.")

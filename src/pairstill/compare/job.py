@@ -39,7 +39,7 @@ class Job:
         out: Folder of the comparison.
         device: Where to compute.
         trouble: Why the job can't be done, where that is known beforehand.
-        passes: How pictures pass through the network while a set is made.
+        micro_batch: Pictures through the network at a time while a set is made; rounding is all that depends on it.
     """
 
     entry: Entry
@@ -51,7 +51,7 @@ class Job:
     out: Path
     device: Device = "cpu"
     trouble: str | None = None
-    passes: Passes = Passes()  # noqa: RUF009 (a frozen value)
+    micro_batch: int | None = None
 
     def set_key(self) -> str:
         """A digest of all that the distilled set depends on."""
@@ -98,13 +98,13 @@ def run_job(job: Job) -> None:
 
 def _do(job: Job) -> dict[str, Any]:
     entry, study = job.entry, job.study
-    data, protocol = open_prepared(job.data), protocol_named(study.protocol)
-    encoded = data.encoded(study.towers_of(entry), device=job.device, passes=job.passes)
+    data, protocol, passes = open_prepared(job.data), protocol_named(study.protocol), Passes(job.micro_batch)
+    encoded = data.encoded(study.towers_of(entry), device=job.device, passes=passes)
     if entry.method == "full":
         row = evaluate_full(encoded, protocol, study.seeds, recipe=study.expert, seed=study.seed)
         return _record(job, row, {"peak_mib": peak_mib()})
     same = study.towers_of(entry) == study.source()
-    source = encoded if same else data.encoded(study.source(), device=job.device, passes=job.passes)
+    source = encoded if same else data.encoded(study.source(), device=job.device, passes=passes)
     bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
     made = _distil(job, source, bank)
     read = readable(entry.texts, encoded, lambda: source, made, study.student, study.seed)

@@ -34,7 +34,7 @@ def compare(
     data: str | Path | None = None,
     launcher: Launcher = Processes(),  # noqa: B008 (a frozen value)
     device: api.Device = "auto",
-    passes: Passes = Passes(),  # noqa: B008 (a frozen value)
+    micro_batch: int | None = None,
 ) -> list[dict[str, Any]]:
     """Run every row of a study; returns them in the study's order, failed ones with their `error`.
 
@@ -44,10 +44,11 @@ def compare(
         data: A prepared folder, or a source, in place of the study's.
         launcher: Where rows run, and how many at a time; the default is one, in a process of its own.
         device: Where to compute.
-        passes: How pictures pass through the network while a set is made.
+        micro_batch: Pictures through the network at a time while a set is made.
     """
+    Passes(micro_batch)  # what can't be is said before anything long
     plan = _plan(study, out, _data(study, out, data, device), launcher, device)
-    todo = [replace(job, passes=passes) for job in plan]
+    todo = [replace(job, micro_batch=micro_batch) for job in plan]
     missing = list({job.key(): job for job in todo if not _is_done(job)}.values())
     if len(missing) < len(todo):
         console.print(f"{len(todo) - len(missing)} of {len(todo)} rows are there already")
