@@ -116,6 +116,17 @@ def test_recall_is_drawn_against_size_where_there_are_three(heads_data, tmp_path
     assert "bytes" not in records[3]
 
 
+def test_the_same_rows_give_the_same_figures_to_the_byte(heads_data, tmp_path):
+    study, out = read_study(recipe(tmp_path, [{"method": "random", "pairs": [4, 6, 8]}])), tmp_path / "out"
+    compare(study, out, heads_data.folder, Here())
+    drawn = {file: file.read_bytes() for kind in ("svg", "png") for file in out.glob(f"study*.{kind}")}
+    assert {file.name for file in drawn} == {"study.svg", "study.png", "study-sizes.svg", "study-sizes.png"}
+    for file in drawn:
+        file.unlink()
+    compare(study, out, heads_data.folder, Here())
+    assert drawn == {file: file.read_bytes() for file in drawn}
+
+
 def test_a_row_that_fails_does_not_lose_the_others(heads_data, tmp_path):
     rows = [{"method": "random", "pairs": 10_000}, {"method": "random", "pairs": 4}]
     out = tmp_path / "out"

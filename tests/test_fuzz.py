@@ -17,7 +17,7 @@ from pairstill.errors import PairstillError
 from pairstill.exports import export
 from pairstill.features import cached_matrix
 from pairstill.files import digest_of_tensors, read_manifest, write_manifest
-from pairstill.methods.initial import read_initial
+from pairstill.methods.first_pairs import read_first_pairs
 from pairstill.prepared import open_prepared
 from pairstill.run import Run
 from pairstill.sources import SourceSpec, open_source
@@ -129,7 +129,7 @@ def every_kind(root, config):
         return opened.dataset.fingerprint, opened.towers
 
     def first():
-        found = read_initial(made / "run")
+        found = read_first_pairs(made / "run")
         return digest_of_tensors({"pictures": found.pictures, "texts": found.texts}), found.captions
 
     def student():

@@ -16,7 +16,7 @@ from pairstill.files import read_tensors
 from pairstill.losses import info_nce
 from pairstill.methods import rehearsal
 from pairstill.methods.differentiable import Material, Student
-from pairstill.methods.initial import read_initial
+from pairstill.methods.first_pairs import read_first_pairs
 from pairstill.methods.practice import Inertia, through_practice
 from pairstill.methods.reader import Reader, RealPairs
 from pairstill.methods.rehearsal import Settings, cosine, exam_on
@@ -73,7 +73,7 @@ def test_the_first_step_of_a_text_is_its_step_size(heads_data, tmp_path):
     once = replace(SHORT, iterations=1, average=False)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=once)
     moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")["texts"]
-    moved = (moved - read_initial(tmp_path / "set/run").texts).abs()
+    moved = (moved - read_first_pairs(tmp_path / "set/run").texts).abs()
     spread = in_memory(heads_data.encoded().split("train").pairs.texts).std().item()
     assert moved.max().item() == pytest.approx(once.text_lr * spread, rel=1e-3)  # Adam's first step is all of it
 
@@ -82,7 +82,7 @@ def test_texts_with_a_step_size_of_zero_stay_real_captions(heads_data, tmp_path)
     """Whatever reads the nearest captions of such a set reads its very texts."""
     kept = replace(SHORT, iterations=5, check_every=5, average=False, text_lr=0)
     made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=kept)
-    encoded, first = heads_data.encoded(), read_initial(tmp_path / "set/run")
+    encoded, first = heads_data.encoded(), read_first_pairs(tmp_path / "set/run")
     moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")
     start = encoded.image_encoder.normalise(first.pictures)
     assert (moved["images"] - start).abs().mean() > kept.image_lr
@@ -134,7 +134,7 @@ def test_every_picture_moves_where_turns_and_still_ones_alternate(heads_data, tm
     settings = replace(SHORT, iterations=3, at_once=3, still=True)  # times the square root of four: 6
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")["images"]
-    start = heads_data.encoded().image_encoder.normalise(read_initial(tmp_path / "set/run").pictures)
+    start = heads_data.encoded().image_encoder.normalise(read_first_pairs(tmp_path / "set/run").pictures)
     assert ((moved - start).abs().flatten(1).mean(dim=1) > settings.image_lr / 2).all()
 
 
@@ -160,7 +160,7 @@ def test_pictures_with_a_step_size_of_zero_stay_and_pass_the_backbone_once(heads
     assert passed == [6]
     assert len(seen) == 4
     kept = read_tensors(tmp_path / "set/run/checkpoint.safetensors")
-    first = read_initial(tmp_path / "set/run")
+    first = read_first_pairs(tmp_path / "set/run")
     start = heads_data.encoded().image_encoder.normalise(first.pictures)
     torch.testing.assert_close(kept["images"], start, rtol=0, atol=0.02)  # those to show have 8 bits
     assert (kept["texts"] - first.texts).abs().max() > 1e-3
@@ -316,7 +316,7 @@ def test_students_read_with_every_encoder_in_turn(heads_data, tmp_path, monkeypa
     settings = replace(SHORT, iterations=2, also=(OTHER,))  # times the square root of two encoders: 3
     made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     own = heads_data.encoded()
-    other, first = own.under(OTHER), read_initial(tmp_path / "set/run").pictures
+    other, first = own.under(OTHER), read_first_pairs(tmp_path / "set/run").pictures
     with torch.no_grad():
         expected = own.through_backbone(own.image_encoder.normalise(first))
     torch.testing.assert_close(read[0][0], expected)

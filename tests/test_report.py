@@ -11,7 +11,7 @@ from PIL import Image
 from pairstill.cli import main
 from pairstill.distilled import load
 from pairstill.errors import PairstillError
-from pairstill.methods.initial import read_initial
+from pairstill.methods.first_pairs import read_first_pairs
 from pairstill.report import gallery as gallery_module
 from pairstill.report.charts import ACROSS, UPWARDS, Scale, lines, stems, ticks
 from pairstill.report.gallery import gallery
@@ -45,7 +45,7 @@ def test_a_line_goes_through_its_points():
 
 
 def test_a_gallery_has_the_pictures_before_and_after(sets):
-    made, first = load(sets / "mdm"), read_initial(sets / "mdm" / "run")
+    made, first = load(sets / "mdm"), read_first_pairs(sets / "mdm" / "run")
     shown = gallery(made, first)
     assert shown["size"] == 32 and len(shown["pairs"]) == 6
     pair = shown["pairs"][2]
@@ -56,7 +56,7 @@ def test_a_gallery_has_the_pictures_before_and_after(sets):
     assert pair["moved"] == pytest.approx(moved, abs=0.02)
     assert pair["captions"] == list(made.captions[2]) and pair["first"] == first.captions[2]
     assert pair["cell"] == first.cells[2]
-    coreset = gallery(load(sets / "random"), read_initial(sets / "random" / "run"))
+    coreset = gallery(load(sets / "random"), read_first_pairs(sets / "random" / "run"))
     assert "before" not in coreset["pairs"][0]
 
 

@@ -14,7 +14,7 @@ from pairstill.files import read_tensors
 from pairstill.losses import weighted_bce
 from pairstill.methods import lors, tesla
 from pairstill.methods.differentiable import Material, Student, draw_batches
-from pairstill.methods.initial import read_initial
+from pairstill.methods.first_pairs import read_first_pairs
 from pairstill.methods.trajectory import Span, draw_span, matching_loss, step_by_step, unrolled
 from pairstill.seeds import generator
 from pairstill.towers.heads import build_head
@@ -191,7 +191,7 @@ def test_only_pictures_that_the_student_saw_are_passed_and_move(towers, request,
     monkeypatch.setattr(Encoded, "through_front", lambda self, x: passed.append(len(x)) or original(self, x))
     short = tesla.Settings(iterations=1, check_every=2, inner_steps=2, inner_batch=2, image_lr=1.0, text_lr=1.0)
     distill(data, tmp_path / "few", "tesla", 6, bank, settings=short)
-    first, last = read_initial(tmp_path / "few/run"), read_tensors(tmp_path / "few/run/checkpoint.safetensors")
+    first, last = read_first_pairs(tmp_path / "few/run"), read_tensors(tmp_path / "few/run/checkpoint.safetensors")
     before = data.encoded().image_encoder.normalise(first.pictures)
     moved = [(a - b).abs().max() > 1e-4 for a, b in zip(last["images"], before, strict=True)]
     assert passed == [4]

@@ -120,8 +120,12 @@ def _tidy(axes: Any, label: str) -> None:
 
 
 def _write(figure: Any, out: Path, name: str) -> list[Path]:
-    files = [out / f"{name}.{kind}" for kind in ("svg", "png")]
-    for file in files:
-        with atomic(file) as temporary:
-            figure.savefig(temporary, format=file.suffix[1:], dpi=150)
-    return files
+    """The figure as SVG and PNG; the same rows give the same bytes, so that a table made again shows what changed."""
+    from matplotlib import rc_context
+
+    files = {kind: out / f"{name}.{kind}" for kind in ("svg", "png")}
+    with rc_context({"svg.hashsalt": name}):
+        for kind, file in files.items():
+            with atomic(file) as temporary:
+                figure.savefig(temporary, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    return list(files.values())

@@ -38,7 +38,7 @@ from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, Method, finished
 from pairstill.methods.differentiable import Material, Student, draw_batches
 from pairstill.methods.dual import through_dual_practice
-from pairstill.methods.initial import read_initial
+from pairstill.methods.first_pairs import read_first_pairs
 from pairstill.methods.optimise import Chosen, optimise
 from pairstill.methods.practice import Exam, Inertia
 from pairstill.methods.reader import Reader, RealPairs
@@ -219,7 +219,7 @@ def _rehearse(reader: Reader, context: Context, recipe: Recipe, data: Material, 
 def _look_inside(pairs: EncodedSplit, context: Context, reader: Reader, chosen: Chosen) -> None:
     """Write what a student of the chosen pairs sees in real, initial and distilled ones into the run folder."""
     encoded, random = context.encoded, generator(context.seed, "rehearsal", "anatomy")
-    first = read_initial(context.run.folder)
+    first = read_first_pairs(context.run.folder)
     assert first is not None, "every start keeps its first pairs"
     device, rows = encoded.device, torch.arange(context.count)
     with torch.no_grad():

@@ -8,7 +8,7 @@ from torch import Tensor
 from pairstill.encoded import EncodedSplit
 from pairstill.init import PairFeatures, cells_of, choose_pairs, mean_texts
 from pairstill.methods.contract import Context
-from pairstill.methods.initial import keep_initial
+from pairstill.methods.first_pairs import keep_first_pairs
 from pairstill.rows import SAMPLED_ROWS, sample
 from pairstill.seeds import derive, generator
 from pairstill.students import embed
@@ -28,7 +28,7 @@ def start(pairs: EncodedSplit, context: Context, init: str, average: bool = Fals
     """
     if init == "noise":
         images, texts = _noise(pairs, context)
-        keep_initial(pairs, context, images, texts, None)
+        keep_first_pairs(pairs, context, images, texts, None)
         return images, texts
     projected = init == "kmeans-projected"
     features = projected_features(pairs, context) if projected else context.encoded.pair_features(pairs)
@@ -39,7 +39,7 @@ def start(pairs: EncodedSplit, context: Context, init: str, average: bool = Fals
     cells = cells_of(pretrained, rows)
     if average:
         texts = mean_texts(pretrained, cells)
-    keep_initial(pairs, context, images, texts, cells)
+    keep_first_pairs(pairs, context, images, texts, cells)
     return images, texts
 
 

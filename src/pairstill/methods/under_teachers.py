@@ -16,7 +16,7 @@ from pairstill.files import write_json
 from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy, ratios_by_layer
 from pairstill.methods.checks import check_settings
 from pairstill.methods.contract import Context, finished
-from pairstill.methods.initial import read_initial
+from pairstill.methods.first_pairs import read_first_pairs
 from pairstill.methods.optimise import Chosen, optimise
 from pairstill.methods.start import start
 from pairstill.methods.synthetic import SyntheticPairs
@@ -99,7 +99,7 @@ def _look_inside(
     settings: TeacherSettings = context.settings
     random = generator(context.seed, name, "anatomy")
     teacher.load(TEACHERS[settings.teacher](bank, random, settings.merged_experts, settings.alpha))
-    first, encoder = read_initial(context.run.folder), context.encoded.image_encoder
+    first, encoder = read_first_pairs(context.run.folder), context.encoded.image_encoder
     assert first is not None, "every start keeps its first pairs"
 
     def encode(images: Tensor, texts: Tensor) -> Vectors:

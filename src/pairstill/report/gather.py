@@ -16,7 +16,7 @@ from pairstill.errors import PairstillError
 from pairstill.evaluation import METRICS
 from pairstill.files import read_json
 from pairstill.methods import METHODS
-from pairstill.methods.initial import Initial, read_initial
+from pairstill.methods.first_pairs import FirstPairs, read_first_pairs
 from pairstill.run import read_events
 
 Record = dict[str, Any]
@@ -52,9 +52,9 @@ class RunView:
         """The set, verified; once, for hashing and reading it is most of the work of a report."""
         return load(self.folder)
 
-    def initial(self) -> Initial | None:
+    def initial(self) -> FirstPairs | None:
         """What its pairs started from."""
-        return read_initial(self.folder / "run")
+        return read_first_pairs(self.folder / "run")
 
     def of_kind(self, kind: str) -> list[Record]:
         """Its events of one kind."""

@@ -17,7 +17,7 @@ FILE = "initial.safetensors"
 
 
 @dataclass(frozen=True)
-class Initial:
+class FirstPairs:
     """The first pairs of a run.
 
     Attributes:
@@ -33,7 +33,9 @@ class Initial:
     cells: list[int] | None
 
 
-def keep_initial(pairs: EncodedSplit, context: Context, images: Tensor, texts: Tensor, cells: Tensor | None) -> None:
+def keep_first_pairs(
+    pairs: EncodedSplit, context: Context, images: Tensor, texts: Tensor, cells: Tensor | None
+) -> None:
     """Write the first pairs into the run folder; of real ones, `cells` says which is nearest to each training pair."""
     folder = context.run.folder
     if (folder / FILE).exists():
@@ -45,9 +47,9 @@ def keep_initial(pairs: EncodedSplit, context: Context, images: Tensor, texts: T
     write_sealed(folder / FILE, tensors, {"captions": captions, "cells": sizes})
 
 
-def read_initial(run: Path) -> Initial | None:
+def read_first_pairs(run: Path) -> FirstPairs | None:
     """The first pairs of a run, or None where it kept none."""
     if not (run / FILE).exists():
         return None
     tensors, record = read_sealed(run / FILE)
-    return Initial(tensors["pictures"], tensors["texts"], record["captions"], record["cells"])
+    return FirstPairs(tensors["pictures"], tensors["texts"], record["captions"], record["cells"])

@@ -9,7 +9,7 @@ from pairstill.init import PairFeatures, cells_of, mean_texts
 from pairstill.merge import merge_ratio
 from pairstill.methods import mdm
 from pairstill.methods.anatomy import BINS, anatomy, ratios_by_layer
-from pairstill.methods.initial import read_initial
+from pairstill.methods.first_pairs import read_first_pairs
 from pairstill.rows import in_memory
 from pairstill.training import Recipe
 
@@ -24,18 +24,18 @@ def unit(*shape, seed=0):
 def test_a_run_keeps_what_its_pairs_started_from(heads_data, heads_bank, tmp_path):
     coreset = api.distill(heads_data, tmp_path / "kmeans", "kmeans", 6)
     api.distill(heads_data, tmp_path / "mdm", "mdm", 6, heads_bank, settings=SHORT, student=QUICK)
-    first = read_initial(tmp_path / "mdm" / "run")
+    first = read_first_pairs(tmp_path / "mdm" / "run")
     torch.testing.assert_close(first.pictures / 255, coreset.pictures(), atol=1 / 254, rtol=0)
     torch.testing.assert_close(first.texts, coreset.texts)
     assert first.captions == coreset.captions
     assert sum(first.cells) == len(heads_data.encoded().split("train").pairs.links)
-    assert read_initial(tmp_path) is None
+    assert read_first_pairs(tmp_path) is None
 
 
 def test_noise_is_nobodys_neighbour(heads_data, heads_bank, tmp_path):
     settings = mdm.Settings(iterations=1, check_every=1, real_batch=8, init="noise")
     api.distill(heads_data, tmp_path / "mdm", "mdm", 6, heads_bank, settings=settings, student=QUICK)
-    assert read_initial(tmp_path / "mdm" / "run").cells is None
+    assert read_first_pairs(tmp_path / "mdm" / "run").cells is None
 
 
 def test_cells_and_their_mean_texts_are_as_one_would_count_them():
