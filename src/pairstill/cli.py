@@ -18,7 +18,7 @@ COMMANDS = {
     "demo": "embedded data, pip-installed weights: experts, distil, score, in minutes",
     "ls": "list methods, encoders, sources, protocols",
     "prepare": "check a dataset, split it, cache its features",
-    "experts": "train experts on prepared data, or import another project's buffers",
+    "experts": "train the experts that mdm and trajectory methods read, or import another project's buffers",
     "distill": "distil prepared data into a few pairs",
     "evaluate": "train students on a distilled set and score them",
     "compare": "many methods on the same work, from a recipe, as one table",
@@ -37,8 +37,7 @@ usage: pairstill COMMAND [options]      pairstill COMMAND --help
 
 A whole run on your own data:
   pairstill prepare  photos/ --out work/data --towers.image-size 112
-  pairstill experts  work/data --out work/bank
-  pairstill distill  work/data --bank work/bank --pairs 100 --out work/set
+  pairstill distill  work/data --pairs 100 --out work/set
   pairstill evaluate work/set --data work/data
 """
 

@@ -341,7 +341,7 @@ def ls(what: str | None = None) -> None:
 
 
 def demo(out: str = "runs/demo") -> None:
-    """The whole way on the embedded emoji set: MDM against random, k-means and the full set.
+    """The whole way on the embedded emoji set: rehearsal and MDM against random pairs, k-means and the full set.
 
     Args:
         out: Folder for everything that it makes; run again to continue or to see the table again.
