@@ -1,7 +1,9 @@
 import csv
 import itertools
 import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +23,10 @@ from pairstill.compare.job import Job, cost_of, seconds_per_iteration
 from pairstill.compare.runner import _left, _plan, _works
 from pairstill.compare.tables import as_markdown
 from pairstill.distilled import load
+from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
-from pairstill.evaluation import with_nearest_captions
-from pairstill.files import locked
+from pairstill.evaluation import METRICS, with_nearest_captions
+from pairstill.files import locked, read_tensors
 from pairstill.launch import Here, Processes
 from pairstill.towers import Passes
 from tests.conftest import TINY_HEADS
@@ -202,6 +205,53 @@ def test_towers_and_encoders_are_part_of_the_key(heads_data, tmp_path):
     assert plans[0].set_key() != plans[2].set_key()
 
 
+def test_the_weights_of_a_second_encoder_are_part_of_the_key(heads_data, tmp_path, monkeypatch):
+    rows = [{"method": "rehearsal", "pairs": 4, "settings": {"also": ["test_resnet@random"]}}, {**MDM, "experts": 1}]
+    study = read_study(recipe(tmp_path, rows, experts=1))
+    keys = [[job.set_key() for job in _plan(study, tmp_path, heads_data, Here(), "cpu")]]
+    monkeypatch.setattr(Encoded, "others", lambda self, images: dict.fromkeys(images, "other weights"))
+    keys.append([job.set_key() for job in _plan(study, tmp_path, heads_data, Here(), "cpu")])
+    assert keys[0][0] != keys[1][0]
+    assert keys[0][1] == keys[1][1]
+
+
+def test_a_row_is_what_its_recipe_says(heads_data, tmp_path):
+    """The same pairs and the same scores as by hand: with the study's seed, students, experts and texts."""
+    short = {"iterations": 2, "check_every": 2, "passes": 3, "least_passes": 3, "real_batch": 8}
+    of_students = {"method": "rehearsal", "pairs": 6, "settings": short, "texts": "nearest"}  # they rehearse as scored
+    rows = [{**MDM, "experts": 2}, of_students, {**MDM, "label": "with all experts"}]
+    path = recipe(tmp_path, rows, experts=3, seed=3, student={"epochs": 3, "batch_size": 4, "lr": 0.3})
+    study, out, encoded = read_study(path), tmp_path / "out", heads_data.encoded()
+    records = compare(study, out, heads_data.folder, Here())
+    (bank,) = (out / "banks").glob("*/bank.json")
+    experts = Bank.open(bank.parent).first(2)
+    for entry, record, read in zip(study.entries[:2], records[:2], (None, with_nearest_captions), strict=True):
+        made = api.distill(
+            heads_data,
+            hand := tmp_path / entry.method,
+            entry.method,
+            6,
+            experts if entry.method == "mdm" else None,
+            settings=entry.all_settings(),
+            seed=3,
+            student=study.student,
+        )
+        for file in ("texts", "run/checkpoint"):  # the set, and where it ended if its start was chosen
+            ours, theirs = (read_tensors(folder / f"{file}.safetensors") for folder in (out / record["set"], hand))
+            assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        seen = read(encoded, made) if read else made
+        row = api.evaluate(seen, heads_data, seeds=2, student=study.student, seed=3)
+        assert {name: record[name] for name in METRICS} == {name: getattr(row, name) for name in METRICS}
+
+
+def test_a_finished_table_is_drawn_again_without_its_experts(heads_data, tmp_path, monkeypatch):
+    study, out = read_study(recipe(tmp_path, [MDM])), tmp_path / "out"
+    records = compare(study, out, heads_data.folder, Here())
+    shutil.rmtree(out / "banks")
+    assert compare(study, out, heads_data.folder, Here()) == records
+    assert not (out / "banks").exists()
+
+
 def test_what_stands_in_the_way_of_some_rows_is_said_in_theirs(heads_data, tmp_path, monkeypatch, capfd):
     def no_experts(*args):
         raise PairstillError("no experts today.")
@@ -223,7 +273,7 @@ def test_what_stands_in_the_way_of_some_rows_is_said_in_theirs(heads_data, tmp_p
         ({"rows": [{"pairs": 4}]}, "row 1 names no method"),
         ({"rows": [{"method": "mdmm"}]}, "mdm"),
         ({"rows": [{"method": "mdm", "settings": {"alhpa": 1}}]}, "alpha"),
-        ({"rows": [{"method": "random", "pairs": 0}]}, "at least 1"),
+        ({"rows": [{"method": "random", "pairs": 1}]}, "at least 2"),
         ({"rows": [{"method": "random", "texts": "nearst"}]}, "nearest"),
         ({"sedes": 3}, "seeds"),
         ({"student": {"epoch": 3}}, "epochs"),
@@ -231,6 +281,12 @@ def test_what_stands_in_the_way_of_some_rows_is_said_in_theirs(heads_data, tmp_p
         ({"rows": [{"method": "mdm", "settings": {"teacher": "mergd"}}]}, "merged"),
         ({"rows": [{"method": "mdm", "settings": {"image_lr": "fast"}}]}, "must be a number"),
         ({"rows": [{"method": "rehearsal", "settings": {"also": "efficientnet_lite1"}}]}, "must be a list"),
+        ({"rows": [{"method": "rehearsal", "settings": {"also": [3]}}]}, "each of .*also must be a text, not 3"),
+        ({"rows": [{"method": "rehearsal", "settings": {"still": "off"}}]}, "still must be true or false, not 'off'"),
+        ({"rows": [{"method": "rehearsal", "settings": {"passes": 2.5}}]}, "must be a whole number, not 2.5"),
+        ({"rows": [{"method": "rehearsal", "settings": {"passes": math.inf}}]}, "must be a whole number, not inf"),
+        ({"rows": [{"method": "rehearsal", "settings": {"passes": True}}]}, "must be a whole number, not True"),
+        ({"rows": [{"method": "random", "pairs": []}]}, "row 1: pairs is an empty list"),
         ({"rows": [{"method": "mdm", "experts": 0}]}, "experts must be at least 1"),
         ({"rows": [{"method": "mdm", "student": {"imag": "x"}}]}, "image"),
         ({"seeds": 0}, "seeds must be at least 1"),
@@ -255,11 +311,13 @@ def test_every_study_that_comes_with_the_project_can_be_read(path):
 
 
 def test_numbers_that_yaml_takes_for_texts_are_numbers(tmp_path):
-    rows = [{"method": "mdm", "settings": {"image_lr": 100}}, {"method": "mdm", "settings": {"image_lr": "1e2"}}]
-    study = read_study(recipe(tmp_path, rows, student={"lr": "1e-2"}))
+    plain, odd = {"image_lr": 100, "iterations": 100}, {"image_lr": "1e2", "iterations": "1e2"}
+    settings = [plain, odd, {"image_lr": 100.0, "iterations": 100.0}]
+    study = read_study(recipe(tmp_path, [{"method": "mdm", "settings": s} for s in settings], student={"lr": "1e-2"}))
     assert study.student.lr == 0.01
     jobs = [Job(entry, study, tmp_path, "data", "students", tmp_path, tmp_path) for entry in study.entries]
-    assert jobs[0].key() == jobs[1].key()
+    assert len({job.key() for job in jobs}) == 1
+    assert [type(job.entry.all_settings().iterations) for job in jobs] == [int] * 3
 
 
 def test_data_that_nobody_names_is_asked_for(tmp_path):

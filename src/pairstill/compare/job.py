@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pairstill.api import Device, device_named
+from pairstill.api import Device
 from pairstill.bank import Bank
-from pairstill.compare.study import Entry, Study, settings_of
+from pairstill.compare.study import Entry, Study
 from pairstill.distillation import distill
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import Encoded
@@ -57,9 +57,8 @@ class Job:
         """A digest of all that the distilled set depends on."""
         entry, study = self.entry, self.study
         experts = [entry.experts or study.experts, study.expert] if self.needs_bank else None
-        settings = settings_of(entry.method, entry.settings) if entry.method in METHODS else None
         student = None if entry.method == "full" else study.student
-        parts = [entry.method, entry.pairs, settings, experts, study.protocol, student, study.seed]
+        parts = [entry.method, entry.pairs, entry.all_settings(), experts, study.protocol, student, study.seed]
         return digest_of([self.made_of, *(_plain(part) for part in parts)])
 
     def key(self) -> str:
@@ -91,7 +90,6 @@ class Job:
 
 def run_job(job: Job) -> None:
     """Do a job and leave its result in a file."""
-    device_named(job.device)  # on a GPU, what makes it repeat
     write_manifest(job.result, _do(job))
     remove(job.failure)
 
@@ -122,7 +120,7 @@ def _distil(job: Job, encoded: Encoded, bank: Bank | None) -> DistilledSet:
             entry.pairs,
             protocol_named(study.protocol),
             bank,
-            settings_of(entry.method, entry.settings),
+            entry.all_settings(),
             study.seed,
             resume=True,
             student=study.student,

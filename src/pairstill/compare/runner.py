@@ -13,7 +13,7 @@ from rich.markup import escape
 from pairstill import api
 from pairstill.compare.figures import write_curves, write_points, write_sizes
 from pairstill.compare.job import Job, bytes_of, run_job
-from pairstill.compare.study import Study, settings_of
+from pairstill.compare.study import Entry, Study
 from pairstill.compare.tables import write_tables
 from pairstill.errors import PairstillError
 from pairstill.extraction import extract
@@ -95,10 +95,11 @@ def _plan(study: Study, out: Path, data: Prepared, launcher: Launcher, device: a
         towers = study.towers_of(entry)
         if towers not in reached:
             reached[towers] = _attempt(_reach, data, towers, where, launcher)
-        found = reached[towers]
-        read_by, trouble = (digest_of(towers.to_dict()), str(found)) if isinstance(found, Exception) else (found, None)
-        jobs.append(Job(entry, study, data.folder, made_of, read_by, None, out, where, trouble))
-    wanting = [job for job in jobs if job.needs_bank and job.trouble is None]
+        made, read = _attempt(_made_of, data, study, entry, made_of), reached[towers]
+        trouble = next((str(found) for found in (made, read) if isinstance(found, Exception)), None)
+        made, read = (digest_of(towers.to_dict()) if isinstance(found, Exception) else found for found in (made, read))
+        jobs.append(Job(entry, study, data.folder, made, read, None, out, where, trouble))
+    wanting = [job for job in jobs if job.needs_bank and job.trouble is None and not _is_done(job)]
     experts = max((job.entry.experts or study.experts for job in wanting), default=0)
     bank = _attempt(_bank, study, out, data, made_of, experts, launcher, device) if experts else None
     if isinstance(bank, PairstillError):
@@ -118,6 +119,12 @@ def _reach(data: Prepared, towers: Towers, device: api.Device, launcher: Launche
     extract(data, towers, 2, device, launcher)
     encoded = data.encoded(towers, device=device)
     return digest_of([data.dataset.fingerprint, encoded.identity()])
+
+
+def _made_of(data: Prepared, study: Study, entry: Entry, own: str) -> str:
+    """A digest of what a row's set is made with: that of its towers, and the other encoders that its method reads."""
+    others = METHODS[entry.method].reads(entry.all_settings()) if entry.method in METHODS else ()
+    return digest_of([own, data.encoded(study.source()).others(others)]) if others else own
 
 
 def _bank(
@@ -161,9 +168,9 @@ def _works(jobs: Sequence[Job]) -> dict[str, float]:
     """
     works, made = dict[str, float](), set[Path]()
     for job in jobs:
-        settings = settings_of(job.entry.method, job.entry.settings) if job.entry.method in METHODS else None
         there = job.set_folder in made or (job.set_folder / "distilled.json").exists()
-        works[job.key()] = 1 + (0 if there else getattr(settings, "iterations", 0) * job.entry.pairs / 1000)
+        iterations = 0 if there else getattr(job.entry.all_settings(), "iterations", 0)
+        works[job.key()] = 1 + iterations * job.entry.pairs / 1000
         made.add(job.set_folder)
     return works
 

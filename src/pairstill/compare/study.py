@@ -47,6 +47,10 @@ class Entry:
     texts: Texts = "as-is"
     published: str | None = None
 
+    def all_settings(self) -> Any:
+        """The method's settings with those that differ; None for `full`, which has none."""
+        return None if self.method == "full" else settings_of(self.method, self.settings)
+
 
 @dataclass(frozen=True)
 class Study:
@@ -135,9 +139,11 @@ def _entries(row: Any, where: str) -> list[Entry]:
     else:
         settings_of(method, row.get("settings", {}), where)
         budgets = row.get("pairs", 100) if isinstance(row.get("pairs"), list) else [row.get("pairs", 100)]
+    if not budgets:
+        raise PairstillError(f"{where}: pairs is an empty list.")
     for budget in budgets:
-        if not isinstance(budget, int) or (budget < 1 and method != "full"):
-            raise PairstillError(f"{where}: pairs must be whole numbers of at least 1, not {budget!r}.")
+        if not isinstance(budget, int) or (budget < 2 and method != "full"):
+            raise PairstillError(f"{where}: pairs must be whole numbers of at least 2, not {budget!r}.")
     rest = {key: value for key, value in row.items() if key not in ("method", "pairs", "label")}
     rest = checked(Entry, rest, where)
     if rest.get("experts") is not None and rest["experts"] < 1:
@@ -162,11 +168,11 @@ def checked(kind: type, changes: Any, what: str) -> dict[str, Any]:
 
 
 def _as(hint: Any, value: Any, what: str) -> Any:
-    """A value of the type `hint`: numbers, choices and lists are checked, all else is left as it is."""
+    """A value of the type `hint`: numbers, texts, choices and lists of them are checked, all else is left as it is."""
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, list):
             raise PairstillError(f"{what} must be a list, not {value!r}.")
-        return tuple(value)
+        return tuple(_as(typing.get_args(hint)[0], item, f"each of {what}") for item in value)
     wanted = [option for option in typing.get_args(hint) or (hint,) if option is not type(None)]
     if value is None and len(wanted) < len(typing.get_args(hint)):
         return None
@@ -174,14 +180,20 @@ def _as(hint: Any, value: Any, what: str) -> Any:
         if value not in wanted:
             raise unknown(what, str(value), [str(option) for option in wanted])
         return value
+    if wanted in ([bool], [str]) and not isinstance(value, wanted[0]):
+        raise PairstillError(f"{what} must be {'true or false' if wanted == [bool] else 'a text'}, not {value!r}.")
+    return _number(wanted[0], value, what) if wanted in ([int], [float]) else value
+
+
+def _number(kind: type[int] | type[float], value: Any, what: str) -> int | float:
+    """A number of a kind, `1e3` and 1000.0 being whole ones."""
     try:
-        if wanted == [float] and not isinstance(value, bool):
-            return float(value)
-        if wanted == [int] and (isinstance(value, bool) or int(value) != value):
+        number = float(value)
+        if isinstance(value, bool) or kind(number) != number:
             raise ValueError
-    except (TypeError, ValueError):
-        raise PairstillError(f"{what} must be a number, not {value!r}.") from None
-    return value
+    except (TypeError, ValueError, OverflowError):
+        raise PairstillError(f"{what} must be a {'whole ' * (kind is int)}number, not {value!r}.") from None
+    return value if isinstance(value, kind) else kind(number)
 
 
 def _refuse_unknown(values: Any, known: list[str], what: str) -> None:
