@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -77,9 +79,25 @@ def test_divergence_is_said(heads_data):
         train(encoded.new_model(0), encoded.split("train").pairs, Recipe(epochs=3, lr=1e30), seed=0)
 
 
-def test_a_nonsense_recipe_is_refused():
-    with pytest.raises(PairstillError, match="epochs >= 1"):
-        Recipe(epochs=0)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 0},
+        {"batch_size": 1},
+        {"lr": 0.0},
+        {"text_lr": -0.1},
+        {"momentum": 1.0},
+        {"momentum": -0.5},
+        {"weight_decay": -1e-4},
+        {"decay": 0.0},
+        {"temperature": 0.0},
+        {"temperature": math.nan},
+    ],
+)
+def test_a_nonsense_recipe_is_refused(change):
+    ((name, value),) = change.items()
+    with pytest.raises(PairstillError, match=f"a training recipe needs a {name} of .*, not {value}"):
+        Recipe(**{"epochs": 1, **change})
 
 
 def test_students_differ_by_seed_and_agree_with_themselves(heads_data):

@@ -12,7 +12,7 @@ from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
 from pairstill.files import read_tensors
 from pairstill.losses import weighted_bce
-from pairstill.methods import lors, tesla
+from pairstill.methods import METHODS, lors, matching, tesla
 from pairstill.methods.differentiable import Material, Student, draw_batches
 from pairstill.methods.first_pairs import read_first_pairs
 from pairstill.methods.trajectory import Span, draw_span, matching_loss, step_by_step, unrolled
@@ -201,11 +201,42 @@ def test_only_pictures_that_the_student_saw_are_passed_and_move(towers, request,
 
 
 def test_settings_that_make_no_sense_are_said():
-    for bad in ({"inner_steps": 0}, {"inner_batch": 1}, {"momentum": 1.0}, {"student_lr": 0.0}):
+    zero, negative = ("inner_steps", "student_lr"), ("image_lr", "text_lr", "lr_lr", "rank", "similarity_lr")
+    for bad in ({"inner_batch": 1}, {"momentum": 1.0}, *({n: 0} for n in zero), *({n: -1} for n in negative)):
         with pytest.raises(PairstillError, match=next(iter(bad))):
-            replace(tesla.Settings(), **bad)
-    with pytest.raises(PairstillError, match="rank"):
-        lors.Settings(rank=-1)
+            replace(lors.Settings(), **bad)
+
+
+@pytest.mark.parametrize("method", ["mtt-vl", "tesla"])
+def test_texts_step_down_the_gradient_of_the_matching_loss(method, heads_data, heads_bank, tmp_path, monkeypatch):
+    """Of students that are matched with the temperature of those that are scored."""
+    slopes, temperatures = [], []
+    name = "unrolled" if method == "mtt-vl" else "step_by_step"
+
+    def as_known(student, span, data, batches):
+        temperatures.append(student.temperature)
+        slopes.append(torch.randn(data.texts.shape, generator=generator(0)))
+        loss = (data.texts * slopes[-1]).sum() + 0 * (data.inputs.sum() + data.image_lr + data.text_lr)
+        if method == "tesla":
+            loss.backward()
+        return loss
+
+    monkeypatch.setattr(matching, name, as_known)
+    settings = METHODS[method].settings(iterations=1, check_every=1, inner_batch=4, image_lr=1.0, text_lr=0.5)
+    recipe = Recipe(epochs=1, batch_size=16, temperature=0.2)
+    distill(heads_data, tmp_path / "set", method, 6, heads_bank, settings=settings, student=recipe)
+    moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")["texts"]
+    torch.testing.assert_close(moved, read_first_pairs(tmp_path / "set/run").texts - 0.5 * slopes[0])
+    assert temperatures == [0.2]
+
+
+def test_a_matched_student_has_the_loss_that_a_scored_one_trains_with():
+    student, span, data = problem()
+    warm, rows = Student(student.model, 0, temperature=0.5), torch.arange(5)
+    model = student.model.eval()
+    expected = weighted_bce(*model(data.inputs, data.texts), data.similarity, 0.5)
+    found = warm.loss(model, span.start, (data.inputs, data.texts), data, rows, 0)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", ["test_efficientnet@random", "test_resnet@random"])

@@ -73,7 +73,7 @@ class Recipe:
         weight_decay: L2 penalty.
         batch_size: Pairs in a step.
         decay: The step size is multiplied by this at half of the epochs.
-        temperature: Of InfoNCE.
+        temperature: Of the loss.
         one_caption: An epoch takes each picture once, with one of its captions drawn anew, instead of every pair.
     """
 
@@ -88,13 +88,19 @@ class Recipe:
     text_lr: float | None = None
 
     def __post_init__(self) -> None:
-        if self.text_lr is not None and not self.text_lr > 0:
-            raise PairstillError(f"a training recipe needs text_lr > 0, not {self.text_lr}.")
-        if self.epochs < 1 or self.batch_size < 2 or not self.lr > 0:
-            raise PairstillError(
-                f"a training recipe needs epochs >= 1, batch_size >= 2 and lr > 0, not {self.epochs}, "
-                f"{self.batch_size} and {self.lr}."
-            )
+        needs = {
+            "epochs": (self.epochs >= 1, "at least 1"),
+            "lr": (self.lr > 0, "above 0"),
+            "text_lr": (self.text_lr is None or self.text_lr > 0, "above 0"),
+            "momentum": (0 <= self.momentum < 1, "at least 0 and below 1"),
+            "weight_decay": (self.weight_decay >= 0, "at least 0"),
+            "batch_size": (self.batch_size >= 2, "at least 2"),
+            "decay": (self.decay > 0, "above 0"),
+            "temperature": (self.temperature > 0, "above 0"),
+        }
+        for name, (holds, what) in needs.items():
+            if not holds:
+                raise PairstillError(f"a training recipe needs a {name} of {what}, not {getattr(self, name)}.")
 
 
 EXPERT_RECIPE = Recipe(epochs=10)

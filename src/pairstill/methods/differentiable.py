@@ -51,7 +51,7 @@ class Student:
     """A two-tower model as a function of its parameters, whose dropout repeats when a step is taken again."""
 
     def __init__(self, model: TwoTower, seed: int, temperature: float = TEMPERATURE) -> None:
-        """`temperature` is that of InfoNCE."""
+        """`temperature` is that of the loss."""
         self.model = model.train()
         self.seed, self.temperature = seed, temperature
         self._text = set(model.text_parameters())
@@ -80,7 +80,7 @@ class Student:
             images, texts = torch.func.functional_call(model, parameters, inputs)
         if data.similarity is None:
             return info_nce(images, texts, self.temperature)
-        return weighted_bce(images, texts, data.similarity[rows][:, rows])
+        return weighted_bce(images, texts, data.similarity[rows][:, rows], self.temperature)
 
     def lr(self, name: str, data: Material) -> Tensor:
         """The step size of a parameter's tower."""

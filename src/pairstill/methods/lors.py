@@ -35,7 +35,7 @@ class Settings(MatchingSettings):  # noqa: D101
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, {"rank": 0})
+        check_settings(self, {"rank": 0, "similarity_lr": 0})
 
 
 def similarity(learnt: Mapping[str, Tensor], alpha: float) -> Tensor:

@@ -63,7 +63,8 @@ class MatchingSettings:
 
     def __post_init__(self) -> None:
         counts = ("iterations", "inner_steps", "expert_epochs", "max_start_epoch", "check_every")
-        check_settings(self, {**dict.fromkeys(counts, 1), "inner_batch": 2}, ("student_lr",))
+        least = {**dict.fromkeys(counts, 1), "inner_batch": 2, "image_lr": 0, "text_lr": 0, "lr_lr": 0}
+        check_settings(self, least, ("student_lr",))
 
 
 def match(
@@ -93,7 +94,7 @@ def match(
         random = generator(context.seed, "trajectory", iteration)
         span = draw_span(bank, random, settings.expert_epochs, settings.max_start_epoch, device)
         batches = draw_batches(context.count, settings.inner_batch, settings.inner_steps, random)
-        student = Student(model, derive(context.seed, "trajectory", "student", iteration))
+        student = Student(model, derive(context.seed, "trajectory", "student", iteration), context.student.temperature)
         images = _inputs(context.encoded, synthetic.pixels(device), batches)
         targets = similarity(synthetic.more)
         made = _Made(images, synthetic.texts, synthetic.more, targets, device)

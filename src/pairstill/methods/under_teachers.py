@@ -62,8 +62,8 @@ class TeacherSettings:
     check_every: int = 25
 
     def __post_init__(self) -> None:
-        counts = {"iterations": 1, "merged_experts": 2, "real_batch": 2, "check_every": 1}
-        check_settings(self, counts, ("clip",))
+        least = {"iterations": 1, "merged_experts": 2, "real_batch": 2, "check_every": 1, "image_lr": 0, "text_lr": 0}
+        check_settings(self, least, ("clip",))
 
 
 def distil_under_teachers(pairs: EncodedSplit, context: Context, name: str, objective: Objective) -> DistilledSet:
