@@ -207,7 +207,4 @@ def device_named(wanted: Device) -> str:
         raise PairstillError(
             "--device cuda: torch finds no GPU here. Use --device cpu, or install a CUDA build of torch."
         )
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return "cpu"
-    torch.backends.cudnn.deterministic = True  # the same seed gives the same bytes there too
-    return "cuda"
+    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"

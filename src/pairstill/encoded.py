@@ -62,6 +62,8 @@ class Encoded:
     ) -> None:
         self.dataset, self.towers, self.cache = dataset, towers, cache
         self.workers, self.device, self.passes = workers, device, passes
+        if device == "cuda":  # here, since every process that computes comes by: the same seed gives the same bytes
+            torch.backends.cudnn.deterministic = True
         self.image_encoder: ImageEncoder = load_image_encoder(towers.image, towers.image_output)
         text_encoder = load_text_encoder(towers.text, towers.text_pooling).to(device)
         self.text_width = text_encoder.width
