@@ -54,6 +54,14 @@ def test_texts_stay_what_they_are_where_the_encoder_stays(texts, within, heads_d
     assert (read.texts - made.texts).norm() <= within * made.texts.norm()
 
 
+def test_texts_of_other_weights_are_not_translated(heads_data, made, other):
+    source, encoded = heads_data.encoded(), api._encoded(heads_data, other, "cpu")
+    encoders = {**made.info["towers"]["encoders"], "text": "others"}
+    made.info["towers"]["encoders"] = encoders
+    with pytest.raises(PairstillError, match=r"other weights than those of minilm here.*--texts nearest"):
+        readable("translated", encoded, lambda: source, made, RECIPE, 0)
+
+
 class Twice:
     """A text encoder that says everything twice."""
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pairstill.distilled import DistilledSet
 from pairstill.encoded import Encoded
+from pairstill.errors import PairstillError
 from pairstill.evaluation import with_texts
 from pairstill.rows import sample
 
@@ -36,6 +37,12 @@ def translate(texts: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
 
 def with_translated_texts(encoded: Encoded, source: Encoded, distilled: DistilledSet) -> DistilledSet:
     """The set with its texts as the text encoder of `encoded` would give them; it was made with that of `source`."""
+    made_with = distilled.info.get("towers", {}).get("encoders", {}).get("text", source.encoders["text"])
+    if made_with != source.encoders["text"]:
+        raise PairstillError(
+            f"the set's texts are of other weights than those of {source.towers.text} here, and can't be translated. "
+            "Students can read its nearest captions: --texts nearest."
+        )
     if source.encoders["text"] == encoded.encoders["text"]:
         return distilled
     ours, theirs = (sample(side.split("train").pairs.texts, CAPTIONS, seed=0) for side in (source, encoded))
