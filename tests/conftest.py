@@ -1,5 +1,6 @@
 """Fixtures: a small dataset with small random towers, prepared once, on which everything runs in seconds."""
 
+import contextlib
 import io
 import json
 import os
@@ -19,6 +20,7 @@ import torch
 from PIL import Image
 
 from pairstill import api
+from pairstill.encoded import Encoded
 from pairstill.towers import Towers
 from pairstill.training import Recipe
 
@@ -86,6 +88,20 @@ def write_tiny_bert(folder: Path, words: list[str]) -> Path:
 TINY_HEADS = Towers(image="test_efficientnet@random", text="minilm", train="heads", image_size=32, embed_dim=16)
 TINY_FULL = Towers(image="test_nfnet@random", text="minilm", train="full", image_size=32)
 TINY_RECIPE = Recipe(epochs=2, batch_size=32)
+
+
+@contextlib.contextmanager
+def hidden_test_split():
+    """Whoever asks for the test split meanwhile fails."""
+    split = Encoded.split
+
+    def all_but_test(self, name, *rest):
+        assert name != "test", "the test split was asked for"
+        return split(self, name, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Encoded, "split", all_but_test)
+        yield
 
 
 @pytest.fixture(scope="session")

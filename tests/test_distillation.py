@@ -1,5 +1,6 @@
 import functools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -17,11 +18,12 @@ from pairstill.evaluation import evaluate
 from pairstill.losses import info_nce, kernel_energy
 from pairstill.methods import METHODS, mdm
 from pairstill.methods.optimise import optimise
-from pairstill.methods.synthetic import Diverged, SyntheticPairs
+from pairstill.methods.synthetic import ADAM_BETA, Diverged, SyntheticPairs
 from pairstill.methods.under_teachers import Init
 from pairstill.protocols import protocol_named
 from pairstill.run import Run, read_events
 from pairstill.training import Recipe
+from tests.conftest import hidden_test_split
 
 SHORT = mdm.Settings(iterations=6, check_every=3, image_lr=10.0, text_lr=1.0, real_batch=16)
 QUICK = Recipe(epochs=4, momentum=0.9, batch_size=16)
@@ -70,7 +72,8 @@ def test_every_method_keeps_the_contract(method, towers, request, tmp_path):
         settings = replace(settings, **request.getfixturevalue("tiny_diffusion"))
     if towers == "full" and method == "mdm":
         settings = replace(SHORT, check_every=6)
-    made = distill(data, tmp_path / "a", method, 8, bank, settings=settings)
+    with hidden_test_split():
+        made = distill(data, tmp_path / "a", method, 8, bank, settings=settings)
     assert made.images.shape == (8, 3, 32, 32)
     assert made.texts.shape == (8, 384)
     assert len(made.captions) == 8
@@ -198,7 +201,7 @@ def test_a_folder_in_use_or_other_settings_are_refused(heads_data, heads_bank, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"pairs": 0}, "--pairs must be at least 1"),
+        ({"pairs": 1}, "--pairs must be at least 2"),
         ({"pairs": 10_000}, "more than the 96 training images"),
         ({"method": "mdn"}, "unknown method 'mdn'. Did you mean 'mdm'"),
         ({"protocol": "claen"}, "unknown protocol 'claen'. Did you mean 'clean'"),
@@ -285,6 +288,17 @@ def test_the_longest_step_of_adam_is_seen_coming():
     with pytest.raises(Diverged, match="would have become"):
         pairs.update(pairs.images.sum() + pairs.texts.sum(), clip=1e9)
     assert not pairs.images.any()
+
+
+def test_no_step_of_adam_is_longer_than_the_bound_and_growing_gradients_come_near_it():
+    pairs = SyntheticPairs(torch.zeros(1, 3, 2, 2), torch.zeros(1, 2, dtype=torch.float64), 1.0, 1.0, 0.9, adam=True)
+    bound, longest, growth = pairs._adam_speed, 0.0, ADAM_BETA / 0.9
+    for step in range(8000):
+        before = pairs.texts.detach().clone()
+        pairs.update(max(0.0, growth ** (step - 7990)) * pairs.texts.sum(), clip=1e99)
+        longest = max(longest, (pairs.texts.detach() - before).abs().max().item())
+    assert 0.95 * bound < longest <= bound
+    assert SyntheticPairs(pairs.images, pairs.texts, 1.0, 1.0, 0.9999, adam=True)._adam_speed == math.inf
 
 
 def test_pictures_that_take_turns_move_alone_and_go_on_from_a_saved_state():

@@ -24,6 +24,7 @@ from pairstill.rows import in_memory
 from pairstill.run import read_events
 from pairstill.seeds import generator
 from pairstill.training import Recipe, TrainingDiverged
+from tests.conftest import hidden_test_split
 from tests.test_trajectory import two_tower
 
 SHORT = Settings(
@@ -76,6 +77,28 @@ def test_the_first_step_of_a_text_is_its_step_size(heads_data, tmp_path):
     moved = (moved - read_first_pairs(tmp_path / "set/run").texts).abs()
     spread = in_memory(heads_data.encoded().split("train").pairs.texts).std().item()
     assert moved.max().item() == pytest.approx(once.text_lr * spread, rel=1e-3)  # Adam's first step is all of it
+
+
+def test_every_pair_steps_down_the_gradient_that_its_students_give(heads_data, tmp_path, monkeypatch):
+    """Exams that want more of every number of some pairs and less of those of the others, pictures in two turns."""
+    wanted = torch.tensor([[1.0], [1.0], [-1.0], [-1.0], [1.0], [-1.0]])
+
+    def rehearse(reader, context, recipe, data, *place):
+        loss = -(wanted * data.texts).sum()
+        loss = loss - (wanted * data.inputs).sum()
+        loss.backward()
+        return loss.item()
+
+    monkeypatch.setattr(rehearsal, "_rehearse", rehearse)
+    settings = replace(SHORT, iterations=6, at_once=3)
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
+    first, last = read_first_pairs(tmp_path / "set/run"), read_tensors(tmp_path / "set/run/checkpoint.safetensors")
+    encoded = heads_data.encoded()
+    with torch.no_grad():
+        before = encoded.through_backbone(encoded.image_encoder.normalise(first.pictures))
+        after = encoded.through_backbone(last["images"])
+    assert ((wanted * (after - before)).sum(1) > 0).all()
+    assert ((wanted * (last["texts"] - first.texts)) > 0).all()
 
 
 def test_texts_with_a_step_size_of_zero_stay_real_captions(heads_data, tmp_path):
@@ -314,7 +337,8 @@ def test_students_read_with_every_encoder_in_turn(heads_data, tmp_path, monkeypa
     monkeypatch.setattr(rehearsal, "through_dual_practice", spy_on_practice)
     monkeypatch.setattr(RealPairs, "draw", spy_on_exam)
     settings = replace(SHORT, iterations=2, also=(OTHER,))  # times the square root of two encoders: 3
-    made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
+    with hidden_test_split():
+        made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     own = heads_data.encoded()
     other, first = own.under(OTHER), read_first_pairs(tmp_path / "set/run").pictures
     with torch.no_grad():

@@ -163,7 +163,7 @@ def mean_texts(features: PairFeatures, cells: Tensor) -> Tensor:
 
 def check_count(count: int, available: int) -> None:
     """Refuse a number of pairs that is no number of pairs, or more than there are pictures."""
-    if count < 1:
-        raise PairstillError(f"--pairs must be at least 1, not {count}.")
+    if count < 2:
+        raise PairstillError(f"--pairs must be at least 2, not {count}: a pair teaches by the others that it is not.")
     if count > available:
         raise PairstillError(f"--pairs {count} is more than the {available} training images. Ask for fewer pairs.")

@@ -106,8 +106,11 @@ class SyntheticPairs:
 
     @property
     def _adam_speed(self) -> float:
-        """No step of Adam is longer than this times its step size: that of a first gradient after many zeros."""
-        return max(1.0, (1 - self._momentum) / math.sqrt(1 - ADAM_BETA))
+        """No step of Adam is longer than this times its step size (Cauchy-Schwarz on its two sums of gradients)."""
+        ratio = self._momentum**2 / ADAM_BETA
+        if ratio >= 1:
+            return math.inf
+        return max(1.0, (1 - self._momentum) / math.sqrt((1 - ADAM_BETA) * (1 - ratio)))
 
     def _largest(self) -> float:
         """The largest absolute value of all that is learnt."""
