@@ -96,7 +96,7 @@ def test_divergence_is_said(heads_data):
 )
 def test_a_nonsense_recipe_is_refused(change):
     ((name, value),) = change.items()
-    with pytest.raises(PairstillError, match=f"a training recipe needs a {name} of .*, not {value}"):
+    with pytest.raises(PairstillError, match=f"{name} of a training recipe must be .*, not {value}"):
         Recipe(**{"epochs": 1, **change})
 
 

@@ -100,7 +100,7 @@ class Recipe:
         }
         for name, (holds, what) in needs.items():
             if not holds:
-                raise PairstillError(f"a training recipe needs a {name} of {what}, not {getattr(self, name)}.")
+                raise PairstillError(f"{name} of a training recipe must be {what}, not {getattr(self, name)}.")
 
 
 EXPERT_RECIPE = Recipe(epochs=10)
