@@ -33,9 +33,10 @@ def write_points(out: Path, name: str, title: str, records: Sequence[Mapping[str
         axes.plot(*zip(*beside, strict=True), "D", ms=4, mfc="none", color=COLOURS[1], label="published")
         axes.legend(frameon=False, fontsize=8)
     axes.set_yticks(rows, names, fontsize=8)
+    axes.set_ylim(-0.8, len(done) - 0.2)
     axes.set_xlim(left=0)
     axes.set_xlabel("mean recall, %")
-    axes.set_title(title, fontsize=10, loc="left")
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")  # of the figure: the axes may be too narrow for it
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     return _write(figure, out, name)
