@@ -168,6 +168,7 @@ def test_every_picture_moves_where_turns_and_still_ones_alternate(heads_data, tm
         ({"still": False}, (True,)),
         ({"text_lr": 0}, (True,)),
         ({"init": "noise"}, (True,)),
+        ({"also": ("another",)}, (True,)),
         ({"image_lr": 0}, (False,)),
     ],
 )
@@ -360,8 +361,9 @@ def test_another_encoder_sees_the_picture_and_not_the_normalised_pixels(heads_da
     torch.testing.assert_close(reader.features(own.image_encoder.normalise(pictures)), expected)
 
 
-def test_a_killed_run_with_every_kind_of_turn_resumes_to_the_same_bytes(heads_data, tmp_path, monkeypatch):
-    settings = replace(SHORT, iterations=3, at_once=3, still=True, also=(OTHER,))  # times the square root of eight: 8
+@pytest.mark.parametrize("also", [(), (OTHER,)])
+def test_a_killed_run_with_every_kind_of_turn_resumes_to_the_same_bytes(also, heads_data, tmp_path, monkeypatch):
+    settings = replace(SHORT, iterations=3, at_once=3, still=True, also=also)  # times the square root of four: 6
     distill(heads_data, tmp_path / "whole", "rehearsal", 6, settings=settings)
     monkeypatch.setattr("pairstill.methods.optimise.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     with pytest.MonkeyPatch.context() as patch:

@@ -9,7 +9,7 @@ through all of its training. Frozen backbones make this cheap: the unroll runs o
 at most once forward and once backward, whatever the number of students and steps. No experts are needed.
 
 Pictures that were moved for one network say less to another. So in every other iteration the student sees the pictures
-as they began: texts go with both, what is added to a picture and what everyone sees in it. And students may read with
+as they began: texts go with both, what is added to a picture and what everyone sees in it. Or students read with
 several image encoders, one in each iteration.
 
 In a large set the pictures take turns: an iteration moves all texts and some of the pictures, and the others take part
@@ -80,7 +80,8 @@ class Settings:
         also: Image encoders that students read with as well, in turn with that of the towers: pictures that speak to
             several networks say more to others too.
         still: Whether the students of every other iteration practise on the pictures as they began, so that texts also
-            serve networks that do not see what is added to a picture; not where texts stay or pictures begin as noise.
+            serve networks that do not see what is added to a picture; not where texts stay or pictures begin as noise,
+            nor with `also`, which does as much and more.
         image_lr: Adam's step size for pixels; with 0 the pictures stay as they are.
         text_lr: Adam's step size for text embeddings, in standard deviations of the real ones; with 0 they stay as they
             are: without `average` each is a real caption then, which people and any other text encoder can read.
@@ -119,7 +120,8 @@ class Settings:
         """How students see the pictures, in turn: as they have become (True), or as they began."""
         if self.image_lr == 0:
             return (False,)
-        return (True, False) if self.still and self.text_lr and self.init != "noise" else (True,)
+        alternate = self.still and self.text_lr and not self.also and self.init != "noise"
+        return (True, False) if alternate else (True,)
 
     def practised(self, scored: Recipe) -> Recipe:
         """How a rehearsing student trains, the scored ones training like this."""
