@@ -86,7 +86,7 @@ def matrix(work: Path, name: str, pairs: int) -> StoredRows:
 
 def measure(pairs: int, work: Path) -> None:
     with stage(pairs, "imports"):
-        choose_pairs("kmeans", PairFeatures(torch.eye(3), torch.eye(3), torch.zeros(3, 2, dtype=torch.int64)), 1, 0)
+        choose_pairs("kmeans", PairFeatures(torch.eye(3), torch.eye(3), torch.zeros(3, 2, dtype=torch.int64)), 2, 0)
     with stage(pairs, "write features"):
         for name in WIDTHS:
             matrix(work, name, pairs)

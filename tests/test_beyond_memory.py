@@ -21,7 +21,8 @@ beyond_memory.measure(int(sys.argv[1]), Path(sys.argv[2]))
 def test_no_stage_holds_the_features_in_memory(tmp_path):
     """200,000 pairs are 122 MiB of features and 12 MiB of captions; links and their like are some 15."""
     command = [sys.executable, "-c", SCRIPT, "200000", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0, done.stderr
     stages = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(stages) == 9
     assert max(row["peak_mib"] for row in stages) - stages[0]["peak_mib"] < 61  # half of them

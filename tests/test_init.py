@@ -83,8 +83,8 @@ def test_bad_counts_and_names():
     data = features(images=5)
     with pytest.raises(PairstillError, match="more than the 5 training images"):
         choose_pairs("random", data, 6, 0)
-    with pytest.raises(PairstillError, match="at least 1"):
-        choose_pairs("random", data, 0, 0)
+    with pytest.raises(PairstillError, match="at least 2"):
+        choose_pairs("random", data, 1, 0)
     with pytest.raises(PairstillError, match="Did you mean 'kmeans'"):
         choose_pairs("kmeens", data, 2, 0)
 
