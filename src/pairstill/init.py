@@ -164,6 +164,6 @@ def mean_texts(features: PairFeatures, cells: Tensor) -> Tensor:
 def check_count(count: int, available: int) -> None:
     """Refuse a number of pairs that is no number of pairs, or more than there are pictures."""
     if count < 2:
-        raise PairstillError(f"--pairs must be at least 2, not {count}: a pair teaches by the others that it is not.")
+        raise PairstillError(f"--pairs must be at least 2, not {count}: students learn to tell pairs apart.")
     if count > available:
         raise PairstillError(f"--pairs {count} is more than the {available} training images. Ask for fewer pairs.")
