@@ -244,7 +244,7 @@ def test_a_row_is_what_its_recipe_says(heads_data, tmp_path):
         assert {name: record[name] for name in METRICS} == {name: getattr(row, name) for name in METRICS}
 
 
-def test_a_finished_table_is_drawn_again_without_its_experts(heads_data, tmp_path, monkeypatch):
+def test_a_finished_table_is_drawn_again_without_its_experts(heads_data, tmp_path):
     study, out = read_study(recipe(tmp_path, [MDM])), tmp_path / "out"
     records = compare(study, out, heads_data.folder, Here())
     shutil.rmtree(out / "banks")
