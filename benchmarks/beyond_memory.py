@@ -25,14 +25,14 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.step import RESULTS, write
-from pairstill.captions import StoredCaptions
-from pairstill.distilled import nearest_captions
-from pairstill.drawing import LinksByPicture
-from pairstill.features import cached_matrix
-from pairstill.init import PairFeatures, cells_of, choose_pairs, mean_texts
-from pairstill.rows import StoredRows
-from pairstill.seeds import generator
-from pairstill.training import batches
+from pairstill.data.captions import StoredCaptions
+from pairstill.data.pair_sampling import LinksByPicture
+from pairstill.features.feature_cache import cached_matrix
+from pairstill.features.subset_selection import PairFeatures, cells_of, choose_pairs, mean_texts
+from pairstill.runtime.row_matrix import StoredMatrix
+from pairstill.runtime.seeds import generator
+from pairstill.sets.distilled_set import nearest_captions
+from pairstill.training.training_loop import batches
 
 WIDTHS = {"images": 1280, "texts": 384}
 CENTRES = 200
@@ -76,10 +76,10 @@ def made_rows(pairs: int, name: str, start: int) -> Iterator[NDArray[np.float32]
         yield centres[random.integers(CENTRES, size=count)] + noise
 
 
-def matrix(work: Path, name: str, pairs: int) -> StoredRows:
+def matrix(work: Path, name: str, pairs: int) -> StoredMatrix:
     """One of the two matrices of features, made if it is not there, verified if it is."""
     shape = (pairs, WIDTHS[name])
-    return StoredRows(
+    return StoredMatrix(
         cached_matrix(work / f"{name}.npy", shape, "float32", lambda start: made_rows(pairs, name, start), name)
     )
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.step import RESULTS, write
-from pairstill.towers.image import load_image_encoder
+from pairstill.towers.image_encoder import load_image_encoder
 
 DATA = Path(os.environ.get("PAIRSTILL_DATA", "../shared/data"))
 

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from benchmarks.flickr8k import RESULTS
-from pairstill.demo import run_demo
-from pairstill.tables import write_rows
+from pairstill.cli.demo import run_demo
+from pairstill.studies.tables import write_results
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
         begin = time.monotonic()
         rows = run_demo(Path(folder) / "demo")
         print(f"{time.monotonic() - begin:.0f} s in all")
-    write_rows(RESULTS / "demo.csv", rows)
+    write_results(RESULTS / "demo.csv", rows)
 
 
 if __name__ == "__main__":

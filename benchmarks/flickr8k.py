@@ -16,17 +16,18 @@ from pathlib import Path
 from rich.console import Console
 
 from pairstill import api
+from pairstill.distillation.contract import Method
 from pairstill.errors import PairstillError
-from pairstill.evaluation import Row
-from pairstill.methods import kmeans, mdm, random
-from pairstill.methods.contract import Method
-from pairstill.run import read_events
-from pairstill.tables import results_table, write_rows
-from pairstill.towers import Towers
+from pairstill.evaluation.scoring import Result
+from pairstill.methods.distributions import mdm
+from pairstill.methods.selection import kmeans, random_pairs
+from pairstill.runtime.run_folder import read_events
+from pairstill.studies.tables import results_table, write_results
+from pairstill.towers.two_tower import Towers
 
 RESULTS = Path(__file__).parent / "results"
 DATA = Path(os.environ.get("PAIRSTILL_DATA", "../shared/data"))
-METHODS: dict[str, Method] = {"random": random.METHOD, "kmeans": kmeans.METHOD, "mdm": mdm.METHOD}
+METHODS: dict[str, Method] = {"random": random_pairs.METHOD, "kmeans": kmeans.METHOD, "mdm": mdm.METHOD}
 
 
 def main() -> None:
@@ -49,12 +50,12 @@ def main() -> None:
     Console().print(results_table(rows, f"Flickr8k, {arguments.size} px, heads, protocol clean, test split"))
 
 
-def run(arguments: argparse.Namespace) -> list[Row]:
+def run(arguments: argparse.Namespace) -> list[Result]:
     """All methods at all budgets; the CSV is written after every row."""
     work = arguments.work / str(arguments.size)
     data = api.prepare(str(arguments.data), arguments.work / "data", Towers(image_size=arguments.size), workers=2)
     bank = api.train_experts(data, work / "bank", arguments.experts)
-    rows: list[Row] = []
+    rows: list[Result] = []
     for pairs in arguments.pairs:
         for name in METHODS:
             made = api.distill(
@@ -63,9 +64,9 @@ def run(arguments: argparse.Namespace) -> list[Row]:
             row = api.evaluate(made, data, seeds=arguments.seeds)
             distilling = read_events(work / f"{name}-{pairs}" / "run")[-1]["seconds"]
             rows.append(replace(row, seconds=distilling + row.seconds))
-            write_rows(RESULTS / f"flickr8k_{arguments.size}.csv", rows)
+            write_results(RESULTS / f"flickr8k_{arguments.size}.csv", rows)
     rows.append(api.evaluate("full", data, seeds=arguments.seeds))
-    write_rows(RESULTS / f"flickr8k_{arguments.size}.csv", rows)
+    write_results(RESULTS / f"flickr8k_{arguments.size}.csv", rows)
     return rows
 
 

@@ -19,9 +19,9 @@ import torch
 
 from benchmarks.step import RESULTS, write
 from pairstill import api
-from pairstill.launch import Processes
-from pairstill.prepared import Prepared, open_prepared
-from pairstill.training import EXPERT_RECIPE
+from pairstill.features.prepared_folder import PreparedDataset, open_prepared
+from pairstill.runtime.launchers import Processes
+from pairstill.training.training_recipe import EXPERT_RECIPE
 
 PRODUCTS = 12_000
 
@@ -47,7 +47,7 @@ def bare_gain() -> float:
     return seconds[0] / seconds[1]
 
 
-def experts_gain(data: Prepared, experts: int, epochs: int) -> float:
+def experts_gain(data: PreparedDataset, experts: int, epochs: int) -> float:
     recipe, seconds = replace(EXPERT_RECIPE, epochs=epochs), list[float]()
     for jobs in (1, 2):
         torch.set_num_threads(jobs)  # shared by the processes: one each

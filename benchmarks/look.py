@@ -24,12 +24,12 @@ import uvicorn
 
 import pairstill
 from benchmarks.step import RESULTS, write
-from pairstill.exports import export, load_export
-from pairstill.methods import mdm
-from pairstill.prepared import open_prepared
-from pairstill.report.page import write_report
-from pairstill.serve.app import build_app
-from pairstill.towers import Towers
+from pairstill.features.prepared_folder import open_prepared
+from pairstill.methods.distributions import mdm
+from pairstill.sets.exports import export, load_export
+from pairstill.show.report.page import write_report
+from pairstill.show.serve.app import build_app
+from pairstill.towers.two_tower import Towers
 
 QUESTIONS = ("a dog runs on the beach", "two children play football", "a man climbs a rock", "people in a city street")
 

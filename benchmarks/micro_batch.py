@@ -17,8 +17,10 @@ import time
 import torch
 
 from benchmarks.step import RESULTS, grown_by, held_by_tensors, write
-from pairstill.peak import peak_mib
-from pairstill.towers import Passes, fold, load_image_encoder
+from pairstill.runtime.memory import peak_mib
+from pairstill.towers.folding import fold
+from pairstill.towers.image_encoder import load_image_encoder
+from pairstill.towers.passes import Passes
 
 SIZES = (0, 50, 25, 10, 5, 1)
 """Pictures at a time; 0 is the default, as many as take about 5 GiB."""

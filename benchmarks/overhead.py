@@ -17,11 +17,13 @@ from typing import Any
 
 from benchmarks.step import RESULTS, write
 from pairstill import api
-from pairstill.bank import Bank
-from pairstill.methods import lors, mdm, rehearsal
-from pairstill.prepared import Prepared, open_prepared
-from pairstill.run import Run
-from pairstill.training import EXPERT_RECIPE
+from pairstill.experts.bank import Bank
+from pairstill.features.prepared_folder import PreparedDataset, open_prepared
+from pairstill.methods.distributions import mdm
+from pairstill.methods.through_training import rehearsal
+from pairstill.methods.trajectories import lors
+from pairstill.runtime.run_folder import Run
+from pairstill.training.training_recipe import EXPERT_RECIPE
 
 ITERATIONS = {
     "mdm": mdm.Settings(iterations=100, check_every=100),
@@ -66,7 +68,7 @@ def row_of(what: str, watch: Stopwatch, run: Callable[[], Any]) -> dict[str, obj
     return row
 
 
-def measure(data: Prepared, pairs: int) -> list[dict[str, object]]:
+def measure(data: PreparedDataset, pairs: int) -> list[dict[str, object]]:
     watch = Stopwatch()
     watch.around(Run, "event", "save_checkpoint")
     watch.around(Bank, "keep_unfinished", "complete")

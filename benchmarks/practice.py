@@ -19,20 +19,20 @@ import torch
 from torch import Tensor
 
 from benchmarks.step import RESULTS, write
-from pairstill.allocator import keep_freed_memory
-from pairstill.methods import practice
-from pairstill.methods.differentiable import Material, Student, draw_batches
-from pairstill.methods.dual import through_dual_practice
-from pairstill.methods.practice import Inertia, through_practice
-from pairstill.methods.rehearsal import exam_on
-from pairstill.towers import Towers, build_heads
+from pairstill.distillation import unrolled_training
+from pairstill.distillation.functional_student import FunctionalStudent, StudentData, draw_batches
+from pairstill.distillation.unrolled_dual_form import backward_through_dual_form
+from pairstill.distillation.unrolled_training import SgdSettings, backward_through_training
+from pairstill.methods.through_training.rehearsal import outer_loss_on
+from pairstill.runtime.memory import keep_freed_memory
+from pairstill.towers.two_tower import Towers, build_heads
 
 IMAGE_WIDTH, TEXT_WIDTH, PASSES, BATCH, REAL = 1280, 384, 25, 128, 2048
 WAYS = {
-    "weights, graphs built again": (through_practice, 1),
-    "weights, graphs kept": (through_practice, practice.KEPT_STEPS),
-    "coefficients, graphs built again": (through_dual_practice, 1),
-    "coefficients, graphs kept": (through_dual_practice, practice.KEPT_STEPS),
+    "weights, graphs built again": (backward_through_training, 1),
+    "weights, graphs kept": (backward_through_training, unrolled_training.KEPT_STEPS),
+    "coefficients, graphs built again": (backward_through_dual_form, 1),
+    "coefficients, graphs kept": (backward_through_dual_form, unrolled_training.KEPT_STEPS),
 }
 """The first was rehearsal's way, the last is."""
 
@@ -44,16 +44,16 @@ def features(count: int) -> tuple[Tensor, Tensor]:
 
 def practise(way: Callable[..., Tensor], kept: int, pairs: tuple[Tensor, Tensor]) -> tuple[float, Tensor]:
     """Seconds of a practice and its exam, and the gradient of the pictures' features."""
-    practice.KEPT_STEPS = kept
+    unrolled_training.KEPT_STEPS = kept
     model = build_heads(Towers(), IMAGE_WIDTH, TEXT_WIDTH, seed=0)
     start = {name: value.detach() for name, value in model.named_parameters()}
     inputs, texts = (part.clone().requires_grad_() for part in pairs)
     lr, count = torch.tensor(0.1), len(inputs)
     size = min(BATCH, count)
     batches = draw_batches(count, size, math.ceil(PASSES * count / size), torch.Generator().manual_seed(0))
-    exam = exam_on(model, *features(REAL))
+    exam = outer_loss_on(model, *features(REAL))
     begin = time.perf_counter()
-    way(Student(model, 0), start, Material(inputs, texts, lr, lr), batches, Inertia(0.9, 5e-4), exam)
+    way(FunctionalStudent(model, 0), start, StudentData(inputs, texts, lr, lr), batches, SgdSettings(0.9, 5e-4), exam)
     seconds = time.perf_counter() - begin
     assert inputs.grad is not None
     return seconds, inputs.grad

@@ -19,24 +19,27 @@ from typing import Any
 import torch
 
 from benchmarks.step import RESULTS, write
-from pairstill.bank import Bank, parameters_of
-from pairstill.distillation import distill
-from pairstill.encoded import Encoded
-from pairstill.evaluation import evaluate
-from pairstill.methods import lors, mdm
-from pairstill.prepared import open_prepared
-from pairstill.protocols import protocol_named
-from pairstill.seeds import derive
-from pairstill.teachers import merged
-from pairstill.training import EXPERT_RECIPE, train
+from pairstill.distillation.contract import Method
+from pairstill.distillation.runner import distill
+from pairstill.evaluation.scoring import evaluate
+from pairstill.experts.bank import Bank, parameters_of
+from pairstill.experts.teacher_weights import merged
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.features.prepared_folder import open_prepared
+from pairstill.methods.distributions import mdm
+from pairstill.methods.trajectories import lors
+from pairstill.runtime.seeds import derive
+from pairstill.training.protocols import protocol_named
+from pairstill.training.training_loop import train
+from pairstill.training.training_recipe import EXPERT_RECIPE
 
-METHODS: dict[str, Any] = {
-    "mdm": mdm.Settings(iterations=60, check_every=20),
-    "lors": lors.Settings(iterations=150, check_every=50),
-}
+METHODS: list[tuple[Method, Any]] = [
+    (mdm.METHOD, mdm.Settings(iterations=60, check_every=20)),
+    (lors.METHOD, lors.Settings(iterations=150, check_every=50)),
+]
 
 
-def banks(encoded: Encoded, work: Path, experts: int) -> dict[str, Bank]:
+def banks(encoded: EncodedDataset, work: Path, experts: int) -> dict[str, Bank]:
     """The same experts twice: as 32-bit parameters, and packed."""
     kinds = {"float32": False, "packed": True}
     if all((work / kind / "bank.json").exists() for kind in kinds):
@@ -89,11 +92,11 @@ def main() -> None:
         }
         for experts in (2, arguments.experts // 2, arguments.experts):
             row[f"merge_ms_of_{experts}_experts"] = round(merge_ms(bank, experts), 1)
-        for method, settings in METHODS.items():
-            folder = arguments.work / f"{method}-{kind}"
+        for method, settings in METHODS:
+            folder = arguments.work / f"{method.name}-{kind}"
             made = distill(encoded, folder, method, 100, clean, bank, settings, resume=True)
             found = evaluate(encoded, made, clean, arguments.seeds, "val")
-            row[f"{method}_val"], row[f"{method}_std"] = round(found.mean, 2), round(found.mean_std, 2)
+            row[f"{method.name}_val"], row[f"{method.name}_std"] = round(found.mean, 2), round(found.mean_std, 2)
         rows.append(row)
         print(row, flush=True)
     write(RESULTS / "small_bank.csv", rows)

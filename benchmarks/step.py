@@ -36,18 +36,21 @@ import torch
 from torch import Tensor
 
 import pairstill  # noqa: F401  (before torch)
-from pairstill.bank import Bank, parameters_of
-from pairstill.losses import agreement, discrepancy, info_nce, kernel_energy
-from pairstill.merge import merge, merge_ratio
-from pairstill.methods import mdm
-from pairstill.methods.synthetic import SyntheticPairs
-from pairstill.methods.under_teachers import encode_real_batch
-from pairstill.peak import peak_mib
-from pairstill.seeds import generator
-from pairstill.teacher import Teacher
-from pairstill.teachers import TEACHERS
-from pairstill.towers import Passes, Towers, TwoTower, build_model, fold, load_image_encoder
-from pairstill.training import TensorInputs, TrainingPairs
+from pairstill.distillation.distribution_matching import encode_real_batch
+from pairstill.distillation.synthetic_pairs import SyntheticPairs
+from pairstill.experts.bank import Bank, parameters_of
+from pairstill.experts.frozen_teacher import Teacher
+from pairstill.experts.model_stock import merge, merge_ratio
+from pairstill.experts.teacher_weights import TEACHERS
+from pairstill.features.training_pairs import TensorInputs, TrainingPairs
+from pairstill.methods.distributions import mdm
+from pairstill.runtime.memory import peak_mib
+from pairstill.runtime.seeds import generator
+from pairstill.towers.folding import fold
+from pairstill.towers.image_encoder import load_image_encoder
+from pairstill.towers.passes import Passes
+from pairstill.towers.two_tower import Towers, TwoTower, build_model
+from pairstill.training.losses import agreement, discrepancy, info_nce, kernel_energy
 
 RESULTS = Path(__file__).parent / "results"
 TEXT_WIDTH = 384
@@ -56,7 +59,7 @@ REGNET = Towers(image="nf_regnet_b0@random", image_size=64, train="full")
 
 
 class Made:
-    """Stands where `pairstill.encoded.Encoded` does, on random pictures and texts."""
+    """Stands where `pairstill.features.encoded_dataset.EncodedDataset` does, on random pictures and texts."""
 
     def __init__(self, towers: Towers, real: int) -> None:
         self.towers, self.device, self.passes = towers, "cpu", Passes()

@@ -22,15 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.step import RESULTS, write
-from pairstill.augment import crop_and_flip, warp
-from pairstill.encoded import Encoded
-from pairstill.features import pixel_bytes
-from pairstill.files import write_json, write_tensors
-from pairstill.prepared import open_prepared
-from pairstill.progress import progress
-from pairstill.seeds import generator, global_seed
-from pairstill.towers import Towers
-from pairstill.towers.image import load_image_encoder
+from pairstill.data.augmentation import crop_and_flip, warp
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.features.feature_cache import pixel_bytes
+from pairstill.features.prepared_folder import open_prepared
+from pairstill.runtime.files import write_json, write_tensors
+from pairstill.runtime.progress import progress
+from pairstill.runtime.seeds import generator, global_seed
+from pairstill.towers.image_encoder import load_image_encoder
+from pairstill.towers.two_tower import Towers
 
 ARCHITECTURE = "nf_regnet_b1"
 TEACHER = "efficientnet_lite2"
@@ -45,7 +45,7 @@ LARGEST_GRADIENT = 1.0
 class Lessons:
     """Pictures of a split as bytes, and what the teacher says of each."""
 
-    def __init__(self, encoded: Encoded, pixels: Tensor, name: str) -> None:
+    def __init__(self, encoded: EncodedDataset, pixels: Tensor, name: str) -> None:
         split = encoded.split(name)
         plain, mirrored = encoded.split_features(split)[:], torch.from_numpy(encoded.views(split, 1)[:, 0].copy())
         self.pixels, self.features = pixels[split.images], (plain + mirrored) / 2

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 import pairstill
-from pairstill.towers import load_image_encoder
+from pairstill.towers.image_encoder import load_image_encoder
 
 pairs = pairstill.load(sys.argv[1])
 epochs = int(sys.argv[2]) if len(sys.argv) > 2 else 10

@@ -20,9 +20,12 @@ import torch
 from PIL import Image
 
 from pairstill import api
-from pairstill.encoded import Encoded
-from pairstill.towers import Towers
-from pairstill.training import Recipe
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.towers.two_tower import Towers
+from pairstill.training.training_recipe import Recipe
+
+ROOT = Path(__file__).parents[1]
+"""The project's folder."""
 
 COLOURS = {
     "red": (220, 40, 40),
@@ -93,14 +96,14 @@ TINY_RECIPE = Recipe(epochs=2, batch_size=32)
 @contextlib.contextmanager
 def hidden_test_split():
     """Whoever asks for the test split meanwhile fails."""
-    split = Encoded.split
+    split = EncodedDataset.split
 
     def all_but_test(self, name, *rest):
         assert name != "test", "the test split was asked for"
         return split(self, name, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Encoded, "split", all_but_test)
+        patch.setattr(EncodedDataset, "split", all_but_test)
         yield
 
 
@@ -176,7 +179,7 @@ def tiny_diffusion(tmp_path_factory):
 @pytest.fixture(scope="session")
 def sets(tmp_path_factory, heads_data, heads_bank):
     """A folder as the demo leaves one: two sets with their runs, and scores."""
-    from pairstill.methods import mdm
+    from pairstill.methods.distributions import mdm
 
     folder, quick = tmp_path_factory.mktemp("sets"), Recipe(epochs=3, batch_size=16)
     short = mdm.Settings(iterations=4, check_every=2, real_batch=8, image_lr=10.0)

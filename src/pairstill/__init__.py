@@ -11,16 +11,23 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
     from pairstill.api import distill, evaluate, import_experts, prepare, train_experts, train_student
-    from pairstill.distilled import DistilledSet, load
     from pairstill.errors import PairstillError
-    from pairstill.exports import export
-    from pairstill.exports.push import push_to_hub
-    from pairstill.student import Student, load_student
-    from pairstill.towers import Towers
+    from pairstill.runtime.launchers import OnRay, Processes
+    from pairstill.sets.distilled_set import DistilledSet, load
+    from pairstill.sets.exports import export
+    from pairstill.sets.exports.push import push_to_hub
+    from pairstill.sets.saved_student import Student, load_student
+    from pairstill.towers.passes import Passes
+    from pairstill.towers.two_tower import Towers
+    from pairstill.training.training_recipe import Recipe
 
 __all__ = [
     "DistilledSet",
+    "OnRay",
     "PairstillError",
+    "Passes",
+    "Processes",
+    "Recipe",
     "Student",
     "Towers",
     "distill",
@@ -36,14 +43,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DistilledSet": "distilled",
+    "DistilledSet": "sets.distilled_set",
+    "OnRay": "runtime.launchers",
     "PairstillError": "errors",
-    "Student": "student",
-    "Towers": "towers",
-    "export": "exports",
-    "load": "distilled",
-    "load_student": "student",
-    "push_to_hub": "exports.push",
+    "Passes": "towers.passes",
+    "Processes": "runtime.launchers",
+    "Recipe": "training.training_recipe",
+    "Student": "sets.saved_student",
+    "Towers": "towers.two_tower",
+    "export": "sets.exports",
+    "load": "sets.distilled_set",
+    "load_student": "sets.saved_student",
+    "push_to_hub": "sets.exports.push",
 }
 
 

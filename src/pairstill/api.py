@@ -9,27 +9,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pairstill import distillation
-from pairstill.bank import Bank
-from pairstill.buffers import import_buffers
-from pairstill.distilled import DistilledSet, load
-from pairstill.encoded import Encoded
+from pairstill.data.sources import SourceSpec
+from pairstill.distillation import runner
+from pairstill.distillation.contract import settings_of
 from pairstill.errors import PairstillError, unknown
-from pairstill.evaluation import Row, distilled_pairs, evaluate_full
-from pairstill.evaluation import evaluate as score
-from pairstill.experts import train_experts as train_into_bank
-from pairstill.extraction import extract
-from pairstill.launch import Here, Launcher
-from pairstill.prepared import Prepared, open_prepared
-from pairstill.prepared import prepare as prepare_folder
-from pairstill.progress import progress
-from pairstill.protocols import protocol_named
-from pairstill.reading import Texts, readable, towers_of
-from pairstill.sources import SourceSpec
-from pairstill.student import Student
-from pairstill.students import learnt_recipe, model_recall
-from pairstill.towers import Passes, Towers, load_text_encoder
-from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe, train
+from pairstill.evaluation.scoring import Result, distilled_pairs, evaluate_full
+from pairstill.evaluation.scoring import evaluate as score
+from pairstill.evaluation.text_adaptation import TextAdaptation, towers_of, with_readable_texts
+from pairstill.experts.bank import Bank
+from pairstill.experts.expert_training import train_experts as train_into_bank
+from pairstill.experts.foreign_buffers import import_buffers
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.features.parallel_extraction import extract
+from pairstill.features.prepared_folder import PreparedDataset, open_prepared
+from pairstill.features.prepared_folder import prepare as prepare_folder
+from pairstill.methods import method_named
+from pairstill.runtime.launchers import InProcess, Launcher
+from pairstill.runtime.progress import progress
+from pairstill.sets.distilled_set import DistilledSet, load
+from pairstill.sets.saved_student import Student
+from pairstill.towers.passes import Passes
+from pairstill.towers.text_encoder import load_text_encoder
+from pairstill.towers.two_tower import Towers
+from pairstill.training.protocols import protocol_named
+from pairstill.training.student_training import learnt_recipe, model_recall
+from pairstill.training.training_loop import train
+from pairstill.training.training_recipe import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
 Device = Literal["auto", "cpu", "cuda"]
 DEFAULT_METHOD = "rehearsal"
@@ -41,10 +46,10 @@ def prepare(
     towers: Towers = Towers(),  # noqa: B008 (a frozen value)
     workers: int = 0,
     device: Device = "auto",
-    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
+    launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
     **options: Any,
-) -> Prepared:
-    """Check a dataset and cache its features in `out`. `options` are those of `pairstill.sources.SourceSpec`.
+) -> PreparedDataset:
+    """Check a dataset and cache its features in `out`. `options` are those of `pairstill.data.sources.SourceSpec`.
 
     With `workers`, pictures are decoded in that many processes; a script then needs the usual
     `if __name__ == "__main__":`. With `launcher`, features are computed in several processes or on a cluster.
@@ -55,24 +60,24 @@ def prepare(
 
 
 def train_experts(
-    data: str | Path | Prepared,
+    data: str | Path | PreparedDataset,
     out: str | Path,
     count: int = 20,
     recipe: Recipe = EXPERT_RECIPE,
     seed: int = 0,
     device: Device = "auto",
-    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
+    launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
 ) -> Bank:
     """Train experts on prepared data until the bank in `out` has `count` of them.
 
     With `launcher`, they train in several processes (`Processes`) or on a cluster (`OnRay`).
     """
-    prepared = data if isinstance(data, Prepared) else open_prepared(data)
+    prepared = data if isinstance(data, PreparedDataset) else open_prepared(data)
     return train_into_bank(prepared, Path(out), count, recipe, seed, device_named(device), launcher)
 
 
 def import_experts(
-    data: str | Path | Prepared, out: str | Path, image_buffers: list[str], text_buffers: list[str]
+    data: str | Path | PreparedDataset, out: str | Path, image_buffers: list[str], text_buffers: list[str]
 ) -> Bank:
     """Make a bank from trajectory buffers (`.pt`) that LoRS or MTT-VL wrote for the same towers."""
     encoded = _encoded(data, None, "cpu")
@@ -80,7 +85,7 @@ def import_experts(
 
 
 def distill(
-    data: str | Path | Prepared,
+    data: str | Path | PreparedDataset,
     out: str | Path,
     method: str = DEFAULT_METHOD,
     pairs: int = 100,
@@ -93,17 +98,31 @@ def distill(
     student: Recipe = STUDENT_RECIPE,
     passes: Passes = Passes(),  # noqa: B008 (a frozen value)
 ) -> DistilledSet:
-    """Distil prepared data into `pairs` pairs, saved in `out`; `passes` trade time and rounding for memory."""
-    opened = Bank.open(Path(bank)) if isinstance(bank, (str, Path)) else bank
+    """Distil prepared data into `pairs` pairs, saved in `out`.
+
+    `settings` are the method's own: a mapping of those that differ from its defaults, or an instance of its settings
+    class. `passes` trade time and rounding for memory.
+    """
+    chosen, opened = method_named(method), Bank.open(Path(bank)) if isinstance(bank, (str, Path)) else bank
+    settings = settings_of(chosen, settings) if isinstance(settings, Mapping) else settings
     encoded = _encoded(data, None, device, passes)
-    return distillation.distill(
-        encoded, Path(out), method, pairs, protocol_named(protocol), opened, settings, seed, resume, student
+    return runner.distill(
+        encoded,
+        Path(out),
+        chosen,
+        pairs,
+        protocol_named(protocol),
+        opened,
+        settings,
+        seed,
+        resume,
+        student,
     )
 
 
 def evaluate(
     distilled: str | Path | DistilledSet | Literal["full"],
-    data: str | Path | Prepared,
+    data: str | Path | PreparedDataset,
     protocol: str = "clean",
     seeds: int = 5,
     towers: Mapping[str, Any] | None = None,
@@ -111,14 +130,14 @@ def evaluate(
     seed: int = 0,
     device: Device = "auto",
     student: Recipe = STUDENT_RECIPE,
-    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
-    texts: Texts = "as-is",
-) -> Row:
+    launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
+    texts: TextAdaptation = "as-is",
+) -> Result:
     """Train fresh students on a distilled set and score them; "full" trains them on all real pairs
     instead, as experts are trained.
 
     `towers` names what differs from the towers that the data was prepared for, such as {"image": "nfnet_l0"}; with
-    another text encoder than the set's, `texts` says what is read in place of its texts (`pairstill.reading.Texts`).
+    another text encoder than the set's, `texts` says what is read in place of its texts (`TextAdaptation`).
     """
     preset = protocol_named(protocol)
     if distilled == "full":
@@ -133,14 +152,16 @@ def evaluate(
     return row
 
 
-def _read_by(encoded: Encoded, made: DistilledSet, texts: Texts, recipe: Recipe, seed: int) -> DistilledSet:
+def _read_by(
+    encoded: EncodedDataset, made: DistilledSet, texts: TextAdaptation, recipe: Recipe, seed: int
+) -> DistilledSet:
     """The set as students of these towers read it."""
-    if texts not in get_args(Texts):
-        raise unknown("texts", texts, get_args(Texts))
-    return readable(texts, encoded, lambda: encoded.through(towers_of(made)), made, recipe, seed)
+    if texts not in get_args(TextAdaptation):
+        raise unknown("texts", texts, get_args(TextAdaptation))
+    return with_readable_texts(texts, encoded, lambda: encoded.through(towers_of(made)), made, recipe, seed)
 
 
-def _write_down(folder: Path, row: Row) -> None:
+def _write_down(folder: Path, row: Result) -> None:
     """Keep a score beside the run that made the set, for the report; a set that came without its run is left alone,
     and so is one in a place that takes no more.
     """
@@ -151,17 +172,17 @@ def _write_down(folder: Path, row: Row) -> None:
 
 def train_student(
     distilled: str | Path | DistilledSet | Literal["full"],
-    data: str | Path | Prepared,
+    data: str | Path | PreparedDataset,
     out: str | Path,
     seed: int = 0,
     device: Device = "auto",
     student: Recipe | None = None,
-    texts: Texts = "as-is",
+    texts: TextAdaptation = "as-is",
 ) -> Student:
     """Train one student on a distilled set, or on all real pairs ("full"), take its recall, and save it in `out`.
 
     The recipe is the students' own, for "full" the experts', unless another is given. Where the data was prepared for
-    another text encoder than the set's, `texts` says what is read in place of its texts (`pairstill.reading.Texts`).
+    another text encoder than the set's, `texts` says what is read in place of its texts (`TextAdaptation`).
     """
     folder = Path(out)
     if (folder / "student.json").exists():
@@ -187,12 +208,12 @@ def train_student(
 
 
 def _encoded(
-    data: str | Path | Prepared,
+    data: str | Path | PreparedDataset,
     changes: Mapping[str, Any] | None,
     device: Device,
     passes: Passes = Passes(),  # noqa: B008 (a frozen value)
-) -> Encoded:
-    prepared = data if isinstance(data, Prepared) else open_prepared(data)
+) -> EncodedDataset:
+    prepared = data if isinstance(data, PreparedDataset) else open_prepared(data)
     towers = Towers.from_dict({**prepared.towers.to_dict(), **(changes or {})})
     return prepared.encoded(towers, device=device_named(device), passes=passes)
 

@@ -2,8 +2,10 @@ import json
 
 from PIL import Image
 
-from pairstill import demo
-from pairstill.methods import kmeans, mdm, random, rehearsal
+from pairstill.cli import demo
+from pairstill.methods.distributions import mdm
+from pairstill.methods.selection import kmeans, random_pairs
+from pairstill.methods.through_training import rehearsal
 from tests.conftest import TINY_HEADS, TINY_RECIPE
 
 
@@ -14,10 +16,10 @@ def test_the_demo_makes_what_it_promises_and_continues(shapes, tmp_path, monkeyp
     monkeypatch.setattr(demo, "EXPERTS", 2)
     monkeypatch.setattr(demo, "PAIRS", 8)
     settings = {
-        "random": random.Settings(),
+        "random": random_pairs.Settings(),
         "kmeans": kmeans.Settings(),
         "mdm": mdm.Settings(iterations=2),
-        "rehearsal": rehearsal.Settings(iterations=2, passes=2, real_batch=16),
+        "rehearsal": rehearsal.Settings(iterations=2, inner_epochs=2, real_batch=16),
     }
     monkeypatch.setattr(demo, "SETTINGS", settings)
     first = demo.run_demo(tmp_path / "demo")

@@ -2,15 +2,14 @@ import json
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
-from pairstill import cli
 from pairstill.api import DEFAULT_METHOD
+from pairstill.cli import main as cli
 from pairstill.methods import METHODS
-from tests.conftest import write_shapes
+from tests.conftest import ROOT, write_shapes
 
 TINY = ["--towers.image", "test_efficientnet@random", "--towers.image-size", "32", "--towers.embed-dim", "16"]
 
@@ -168,7 +167,7 @@ def test_a_script_without_a_main_guard_works(shapes, tmp_path):
     assert done.stdout.split() == ["5", "5"]
 
 
-RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml"))
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
@@ -187,7 +186,7 @@ def test_the_default_method_is_known():
 
 
 def test_readme_commands_exist():
-    text = (Path(__file__).parent.parent / "README.md").read_text()
+    text = (ROOT / "README.md").read_text()
     fenced = "\n".join(text.split("```")[1::2])
     commands = {line.split()[1] for line in fenced.splitlines() if line.startswith("pairstill ")}
     assert commands
@@ -196,7 +195,7 @@ def test_readme_commands_exist():
 
 def test_the_example_trains_on_a_set(heads_data, tmp_path):
     run("distill", heads_data.folder, "--method", "kmeans", "--pairs", 6, "--out", tmp_path / "set")
-    script = Path(__file__).parent.parent / "examples/train_on_a_set.py"
+    script = ROOT / "examples/train_on_a_set.py"
     command = [sys.executable, str(script), str(tmp_path / "set")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pairstill.augment import OPERATIONS, dsa, expert_augmentation, randaugment_operation
+from pairstill.data.augmentation import OPERATIONS, dsa, expert_augmentation, randaugment_operation
 
 
 def pictures(count=12, size=16):

@@ -4,9 +4,9 @@ import pickle
 import numpy as np
 import pytest
 
-from pairstill import captions
-from pairstill.captions import ChosenCaptions, StoredCaptions
-from pairstill.files import digest_of, digest_of_items
+from pairstill.data import captions
+from pairstill.data.captions import ChosenCaptions, StoredCaptions
+from pairstill.runtime.files import digest_of, digest_of_items
 
 SAID = ["a dog", 'says "no"', "two\nlines\u2028three", "", "été 犬", "last"]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pairstill.check import check
+from pairstill.data.checking import check
+from pairstill.data.pair_dataset import PairDataset
+from pairstill.data.sources import SourceSpec, open_source
 from pairstill.errors import PairstillError
-from pairstill.pairs import PairDataset
-from pairstill.sources import SourceSpec, open_source
 
 
 @dataclass

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
+from pairstill.data.decoding import decode, load_pixels, map_chunks, to_square
+from pairstill.data.sources.image_files import FileImages
 from pairstill.errors import PairstillError
-from pairstill.pictures import decode, load_pixels, map_chunks, to_square
-from pairstill.sources.files import FileImages
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -152,8 +152,8 @@ def test_a_script_without_main_guard_ends_with_an_error(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from pairstill.pictures import load_pixels\n"
-        "from pairstill.sources.files import FileImages\n"
+        "from pairstill.data.decoding import load_pixels\n"
+        "from pairstill.data.sources.image_files import FileImages\n"
         "names = [f'{row}.png' for row in range(4)]\n"
         "images = FileImages(Path(__file__).parent, names, names)\n"
         "list(load_pixels(images, range(4), 8, workers=2, batch=1))\n"
@@ -169,7 +169,7 @@ def test_file_store_pickles(tmp_path: Path) -> None:
 
 def test_importing_pictures_and_sources_does_not_import_torch_or_datasets() -> None:
     code = (
-        "import sys, pairstill.pictures, pairstill.sources, pairstill.sources.arrow; "
+        "import sys, pairstill.data.decoding, pairstill.data.sources, pairstill.data.sources.arrow_images; "
         "sys.exit('torch' in sys.modules or 'datasets' in sys.modules or 'pyarrow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

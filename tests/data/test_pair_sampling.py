@@ -1,8 +1,8 @@
 import torch
 
-from pairstill.drawing import LinksByPicture
-from pairstill.seeds import generator
-from pairstill.training import one_link_per_picture
+from pairstill.data.pair_sampling import LinksByPicture
+from pairstill.runtime.seeds import generator
+from pairstill.training.training_loop import one_link_per_picture
 
 
 def links(pictures=30, seed=0):

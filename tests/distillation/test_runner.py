@@ -13,16 +13,17 @@ import pytest
 import torch
 
 from pairstill import api
+from pairstill.distillation.distribution_matching import Init
+from pairstill.distillation.outer_loop import optimise
+from pairstill.distillation.synthetic_pairs import ADAM_BETA, Diverged, SyntheticPairs
 from pairstill.errors import PairstillError
-from pairstill.evaluation import evaluate
-from pairstill.losses import info_nce, kernel_energy
-from pairstill.methods import METHODS, mdm
-from pairstill.methods.optimise import optimise
-from pairstill.methods.synthetic import ADAM_BETA, Diverged, SyntheticPairs
-from pairstill.methods.under_teachers import Init
-from pairstill.protocols import protocol_named
-from pairstill.run import Run, read_events
-from pairstill.training import Recipe
+from pairstill.evaluation.scoring import evaluate
+from pairstill.methods import METHODS
+from pairstill.methods.distributions import mdm
+from pairstill.runtime.run_folder import Run, read_events
+from pairstill.training.losses import info_nce, kernel_energy
+from pairstill.training.protocols import protocol_named
+from pairstill.training.training_recipe import Recipe
 from tests.conftest import hidden_test_split
 
 SHORT = mdm.Settings(iterations=6, check_every=3, image_lr=10.0, text_lr=1.0, real_batch=16)
@@ -43,11 +44,11 @@ SETTINGS = {
     "tesla": MATCHING,
     "lors": {**MATCHING, "similarity_lr": 0.1},
     "rehearsal": {
-        "at_once": 4,
+        "images_per_step": 4,
         "iterations": 4,
         "check_every": 2,
-        "passes": 3,
-        "width": 8,
+        "inner_epochs": 3,
+        "student_width": 8,
         "real_batch": 16,
     },
     "edge": {"epochs": 1, "batch_size": 64, "tuning_size": 16, "sampling_steps": 2},
@@ -149,7 +150,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(towers, method, request, tmp_pat
     data, bank = (request.getfixturevalue(f"{towers}_{what}") for what in ("data", "bank"))
     settings = replace(settings_of(method), iterations=7)
     distill(data, tmp_path / "whole", method, 6, bank, settings=settings)
-    monkeypatch.setattr("pairstill.methods.optimise.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr("pairstill.distillation.outer_loop.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     original = Run.event
     for kill_at in (1, 2, 5):
 
@@ -305,7 +306,7 @@ def test_pictures_that_take_turns_move_alone_and_go_on_from_a_saved_state():
     first, texts = torch.randn(5, 3, 2, 2), torch.randn(5, 4)
 
     def fresh():
-        pairs = SyntheticPairs(first, texts, image_lr=0.1, text_lr=0.2, momentum=0.9, adam=True, turns=2)
+        pairs = SyntheticPairs(first, texts, image_lr=0.1, text_lr=0.2, momentum=0.9, adam=True, blocks=2)
         pairs.kept["seen"] = torch.zeros(5)
         return pairs
 
@@ -331,8 +332,8 @@ def test_pictures_that_take_turns_move_alone_and_go_on_from_a_saved_state():
 
 
 def test_the_best_check_is_chosen_not_the_last(heads_data, tmp_path):
-    from pairstill.methods.contract import Context
-    from pairstill.metrics import Recall
+    from pairstill.distillation.contract import Context
+    from pairstill.training.recall import Recall
 
     scores = iter([1.0, 5.0, 3.0])
     context = Context(

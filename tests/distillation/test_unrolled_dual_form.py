@@ -2,15 +2,15 @@ import pytest
 import torch
 from torch import nn
 
-from pairstill.methods import dual, practice
-from pairstill.methods.differentiable import Material, Student
-from pairstill.methods.dual import through_dual_practice
-from pairstill.methods.practice import Inertia, through_practice
+from pairstill.distillation import unrolled_dual_form, unrolled_training
+from pairstill.distillation.functional_student import FunctionalStudent, StudentData
+from pairstill.distillation.unrolled_dual_form import backward_through_dual_form
+from pairstill.distillation.unrolled_training import SgdSettings, backward_through_training
 from pairstill.towers.heads import build_head
-from pairstill.towers.model import TwoTower
-from tests.test_practice import exam_of
+from pairstill.towers.two_tower import TwoTower
+from tests.distillation.test_unrolled_training import outer_loss_of
 
-INERTIA = Inertia(momentum=0.6, weight_decay=0.05)
+SGD = SgdSettings(momentum=0.6, weight_decay=0.05)
 BATCHES = [torch.tensor(rows) for rows in ([0, 1, 2], [3, 4, 0], [2, 1, 4], [1, 3, 0])]
 
 
@@ -23,15 +23,15 @@ def problem(head="mlp", image_head="mlp", dropout=0.3, similarity=False, pairs=5
     leaves = [torch.randn(pairs, columns, dtype=torch.float64).requires_grad_() for columns in (5, 4)]
     soft = (torch.eye(pairs, dtype=torch.float64) * 0.8 + 0.1).requires_grad_() if similarity else None
     lrs = [torch.tensor(lr, dtype=torch.float64) for lr in (0.3, 0.2)]
-    return Student(model, 0), Material(*leaves, *lrs, soft)
+    return FunctionalStudent(model, 0), StudentData(*leaves, *lrs, soft)
 
 
-def outcome(way, inertia=INERTIA, **kind):
+def outcome(way, sgd=SGD, **kind):
     student, data = problem(**kind)
     start = {name: p.detach().clone() for name, p in student.model.named_parameters()}
     arrived = {}
-    examine = exam_of(student)
-    loss = way(student, start, data, BATCHES, inertia, lambda p: arrived.update(p) or examine(p))
+    outer_loss = outer_loss_of(student)
+    loss = way(student, start, data, BATCHES, sgd, lambda p: arrived.update(p) or outer_loss(p))
     return [loss, *(leaf.grad for leaf in data.leaves().values()), *(arrived[name].detach() for name in start)]
 
 
@@ -41,36 +41,38 @@ KINDS = [
     {"similarity": True},
     {"head": "linear", "image_head": "linear"},
     {"image_head": "none"},
-    {"inertia": Inertia()},
-    {"inertia": Inertia(momentum=0.9)},
+    {"sgd": SgdSettings()},
+    {"sgd": SgdSettings(momentum=0.9)},
 ]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_dual_practice_is_the_practice(kind):
-    for found, expected in zip(outcome(through_dual_practice, **kind), outcome(through_practice, **kind), strict=True):
+def test_the_dual_form_gives_the_same_gradient(kind):
+    for found, expected in zip(
+        outcome(backward_through_dual_form, **kind), outcome(backward_through_training, **kind), strict=True
+    ):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
-def test_long_practices_in_stretches_too(monkeypatch):
-    expected = outcome(through_practice)
-    monkeypatch.setattr(practice, "KEPT_STEPS", 2)
-    for found, wanted in zip(outcome(through_dual_practice), expected, strict=True):
+def test_long_inner_loops_in_segments_too(monkeypatch):
+    expected = outcome(backward_through_training)
+    monkeypatch.setattr(unrolled_training, "KEPT_STEPS", 2)
+    for found, wanted in zip(outcome(backward_through_dual_form), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize(("worth", "heads"), [(2, {"image_head", "text_head"}), (1, {"image_head"}), (0.5, set())])
 def test_only_heads_with_few_pairs_for_their_width_are_dual(monkeypatch, worth, heads):
     seen = set()
-    original = dual.through_practice
+    original = unrolled_dual_form.backward_through_training
 
     def spy(student, start, data, *rest):
         seen.update({head for head in ("image_head", "text_head") if start[f"{head}.projection.weight"].shape[0] == 5})
         return original(student, start, data, *rest)
 
-    expected = outcome(through_practice)
-    monkeypatch.setattr(dual, "WORTH_IT", worth)
-    monkeypatch.setattr(dual, "through_practice", spy)
-    for found, wanted in zip(outcome(through_dual_practice), expected, strict=True):
+    expected = outcome(backward_through_training)
+    monkeypatch.setattr(unrolled_dual_form, "PAIRS_PER_FEATURE", worth)
+    monkeypatch.setattr(unrolled_dual_form, "backward_through_training", spy)
+    for found, wanted in zip(outcome(backward_through_dual_form), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
     assert seen == heads

@@ -6,67 +6,67 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pairstill.losses import info_nce
-from pairstill.methods import practice
-from pairstill.methods.practice import Inertia, through_practice
-from tests.test_trajectory import BATCHES, problem
+from pairstill.distillation import unrolled_training
+from pairstill.distillation.unrolled_training import SgdSettings, backward_through_training
+from pairstill.training.losses import info_nce
+from tests.distillation.test_trajectory_loss import BATCHES, problem
 
-INERTIA = Inertia(momentum=0.6, weight_decay=0.05)
+SGD = SgdSettings(momentum=0.6, weight_decay=0.05)
 
 
-def exam_of(student):
+def outer_loss_of(student):
     random = torch.Generator().manual_seed(9)
     inputs, texts = (torch.randn(7, width, generator=random, dtype=torch.float64) for width in (5, 4))
     model = copy.deepcopy(student.model).eval()
 
-    def exam(parameters):
+    def outer_loss(parameters):
         return info_nce(*torch.func.functional_call(model, parameters, (inputs, texts)))
 
-    return exam
+    return outer_loss
 
 
-def unrolled_by_autograd(student, start, data, batches, inertia, exam):
+def unrolled_by_autograd(student, start, data, batches, sgd, outer_loss):
     """The obvious way: every step in one graph."""
     theta = {name: p.detach().requires_grad_() for name, p in start.items()}
     velocity = {name: torch.zeros_like(p) for name, p in theta.items()}
     for step, rows in enumerate(batches):
-        slopes = student.gradients(theta, data, rows, step, graph=True)
-        velocity = {n: inertia.momentum * velocity[n] + slopes[n] + inertia.weight_decay * theta[n] for n in theta}
+        gradients = student.gradients(theta, data, rows, step, graph=True)
+        velocity = {n: sgd.momentum * velocity[n] + gradients[n] + sgd.weight_decay * theta[n] for n in theta}
         theta = {n: p - student.lr(n, data) * velocity[n] for n, p in theta.items()}
-    return exam(theta)
+    return outer_loss(theta)
 
 
 @pytest.mark.parametrize("similarity", [True, False])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("inertia", [INERTIA, Inertia()])
-def test_the_gradient_is_that_of_the_whole_unroll(similarity, dropout, inertia):
-    student, span, data = problem(similarity, dropout)
-    exam = exam_of(student)
-    expected_loss = unrolled_by_autograd(student, span.start, data, BATCHES, inertia, exam)
+@pytest.mark.parametrize("sgd", [SGD, SgdSettings()])
+def test_the_gradient_is_that_of_the_whole_unroll(similarity, dropout, sgd):
+    student, segment, data = problem(similarity, dropout)
+    outer_loss = outer_loss_of(student)
+    expected_loss = unrolled_by_autograd(student, segment.start, data, BATCHES, sgd, outer_loss)
     expected = torch.autograd.grad(expected_loss, list(data.leaves().values()))
-    loss = through_practice(student, span.start, data, BATCHES, inertia, exam)
+    loss = backward_through_training(student, segment.start, data, BATCHES, sgd, outer_loss)
     torch.testing.assert_close(loss, expected_loss.detach())
     for leaf, gradient in zip(data.leaves().values(), expected, strict=True):
         torch.testing.assert_close(leaf.grad, gradient)
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
-def test_a_long_practice_is_walked_again_in_stretches_to_the_same_gradient(monkeypatch, kept):
+def test_a_long_inner_loop_is_run_again_in_segments_to_the_same_gradient(monkeypatch, kept):
     def gradients():
-        student, span, data = problem(similarity=False, dropout=0.3)
-        loss = through_practice(student, span.start, data, BATCHES, INERTIA, exam_of(student))
+        student, segment, data = problem(similarity=False, dropout=0.3)
+        loss = backward_through_training(student, segment.start, data, BATCHES, SGD, outer_loss_of(student))
         return [loss, *(leaf.grad for leaf in data.leaves().values())]
 
     whole = gradients()
-    monkeypatch.setattr(practice, "KEPT_STEPS", kept)
+    monkeypatch.setattr(unrolled_training, "KEPT_STEPS", kept)
     for found, expected in zip(gradients(), whole, strict=True):
         assert torch.equal(found, expected)
 
 
 def test_the_gradient_is_that_of_finite_differences():
-    student, span, data = problem(similarity=False)
-    exam = exam_of(student)
-    through_practice(student, span.start, data, BATCHES, INERTIA, exam)
+    student, segment, data = problem(similarity=False)
+    outer_loss = outer_loss_of(student)
+    backward_through_training(student, segment.start, data, BATCHES, SGD, outer_loss)
     for leaf in (data.inputs, data.texts):
         for place in [(0, 1), (3, 2), (4, 0)]:
             losses = []
@@ -74,16 +74,16 @@ def test_the_gradient_is_that_of_finite_differences():
                 with torch.no_grad():
                     leaf[place] += change
                 fresh = replace(data, inputs=data.inputs.detach(), texts=data.texts.detach())
-                losses.append(through_practice(student, span.start, fresh, BATCHES, INERTIA, exam))
+                losses.append(backward_through_training(student, segment.start, fresh, BATCHES, SGD, outer_loss))
                 with torch.no_grad():
                     leaf[place] -= change
             torch.testing.assert_close(leaf.grad[place], (losses[0] - losses[1]) / 2e-6, rtol=1e-4, atol=1e-7)
 
 
 def test_a_student_arrives_where_torch_optim_would_take_it():
-    student, span, data = problem(similarity=False)
+    student, segment, data = problem(similarity=False)
     model = student.model
-    model.load_state_dict(span.start, strict=False)
+    model.load_state_dict(segment.start, strict=False)
     groups = [
         {"params": list(model.image_parameters().values()), "lr": 0.3},
         {"params": list(model.text_parameters().values()), "lr": 0.2},
@@ -94,7 +94,9 @@ def test_a_student_arrives_where_torch_optim_would_take_it():
         info_nce(*model(data.inputs[rows].detach(), data.texts[rows].detach())).backward()
         optimiser.step()
     arrived = {}
-    through_practice(student, span.start, data, BATCHES, INERTIA, lambda p: arrived.update(p) or exam_of(student)(p))
+    backward_through_training(
+        student, segment.start, data, BATCHES, SGD, lambda p: arrived.update(p) or outer_loss_of(student)(p)
+    )
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(arrived[name].detach(), parameter.detach())
 
@@ -102,23 +104,23 @@ def test_a_student_arrives_where_torch_optim_would_take_it():
 MEMORY = """
 import sys, torch
 from torch import nn
-from pairstill.peak import peak_mib
-from pairstill.losses import info_nce
-from pairstill.methods import practice
-from pairstill.methods.practice import Inertia, through_practice
-from pairstill.methods.differentiable import Material, Student
+from pairstill.runtime.memory import peak_mib
+from pairstill.training.losses import info_nce
+from pairstill.distillation import unrolled_training
+from pairstill.distillation.unrolled_training import SgdSettings, backward_through_training
+from pairstill.distillation.functional_student import FunctionalStudent, StudentData
 from pairstill.towers.heads import build_head
-from pairstill.towers.model import TwoTower
-from tests.test_practice import unrolled_by_autograd
+from pairstill.towers.two_tower import TwoTower
+from tests.distillation.test_unrolled_training import unrolled_by_autograd
 model = TwoTower(nn.Identity(), build_head("mlp", 64, 64), build_head("mlp", 64, 64))
 start = {n: p.detach().clone() for n, p in model.named_parameters()}
 x, t = (torch.randn(1500, 64) for _ in range(2))
-data = Material(x.clone().requires_grad_(), t.clone().requires_grad_(), torch.tensor(0.1), torch.tensor(0.1))
+data = StudentData(x.clone().requires_grad_(), t.clone().requires_grad_(), torch.tensor(0.1), torch.tensor(0.1))
 batches = [torch.arange(1500)] * int(sys.argv[1])
-practice.KEPT_STEPS = 3
-exam = lambda p: info_nce(*torch.func.functional_call(model, p, (x[:100], t[:100])))
-way = {"ours": through_practice, "autograd": unrolled_by_autograd}[sys.argv[2]]
-way(Student(model, 0), start, data, batches, Inertia(0.9, 5e-4), exam)
+unrolled_training.KEPT_STEPS = 3
+outer_loss = lambda p: info_nce(*torch.func.functional_call(model, p, (x[:100], t[:100])))
+way = {"ours": backward_through_training, "autograd": unrolled_by_autograd}[sys.argv[2]]
+way(FunctionalStudent(model, 0), start, data, batches, SgdSettings(0.9, 5e-4), outer_loss)
 print(peak_mib())
 """
 

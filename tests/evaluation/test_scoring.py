@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from pairstill import api
-from pairstill.distilled import DistilledSet
 from pairstill.errors import PairstillError
-from pairstill.evaluation import as_read_by, evaluate, evaluate_full
-from pairstill.protocols import PROTOCOLS, protocol_named
-from pairstill.tables import results_table, write_rows
-from pairstill.training import Recipe
+from pairstill.evaluation.scoring import as_read_by, evaluate, evaluate_full
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.studies.tables import results_table, write_results
+from pairstill.training.protocols import PROTOCOLS, protocol_named
+from pairstill.training.training_recipe import Recipe
 
 QUICK = Recipe(epochs=4, momentum=0.9, batch_size=16)
 
@@ -87,8 +87,8 @@ def test_other_towers_change_only_what_is_named(heads_data, tmp_path):
 
 def test_tables(heads_data, tmp_path):
     row = evaluate_full(heads_data.encoded(), protocol_named("clean"), 1, recipe=QUICK)
-    write_rows(tmp_path / "rows.json", [row, replace(row, method="mdm")])
-    write_rows(tmp_path / "rows.csv", [row])
+    write_results(tmp_path / "rows.json", [row, replace(row, method="mdm")])
+    write_results(tmp_path / "rows.csv", [row])
     assert [r["method"] for r in json.loads((tmp_path / "rows.json").read_text())] == ["full", "mdm"]
     with (tmp_path / "rows.csv").open() as file:
         assert float(next(csv.DictReader(file))["mean"]) == pytest.approx(row.mean, abs=1e-3)

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from pairstill import api
-from pairstill.distilled import load
 from pairstill.errors import PairstillError
-from pairstill.evaluation import with_nearest_captions
-from pairstill.reading import readable, towers_of
-from pairstill.retrieved import with_retrieved_captions
-from pairstill.rows import in_memory
-from pairstill.student import load_student
-from pairstill.training import Recipe
-from pairstill.translation import translate
+from pairstill.evaluation.retrieved_captions import with_retrieved_captions
+from pairstill.evaluation.scoring import with_nearest_captions
+from pairstill.evaluation.text_adaptation import towers_of, with_readable_texts
+from pairstill.evaluation.text_translation import translate
+from pairstill.runtime.row_matrix import in_memory
+from pairstill.sets.distilled_set import load
+from pairstill.sets.saved_student import load_student
+from pairstill.training.training_recipe import Recipe
 from tests.conftest import COLOURS, SHAPES, write_tiny_bert
 
 RECIPE = Recipe(epochs=10, momentum=0.9)
@@ -41,16 +41,16 @@ def test_each_way_of_reading_is_its_own(heads_data, made, other):
         "translated": translate(made.texts, ours, theirs),
     }
     for texts, wanted in expected.items():
-        read = readable(texts, encoded, lambda: source, made, RECIPE, 3)
+        read = with_readable_texts(texts, encoded, lambda: source, made, RECIPE, 3)
         torch.testing.assert_close(read.texts, wanted, rtol=1e-4, atol=1e-4)
         assert torch.equal(read.images, made.images)
-    assert readable("as-is", encoded, lambda: source, made, RECIPE, 3) is made
+    assert with_readable_texts("as-is", encoded, lambda: source, made, RECIPE, 3) is made
 
 
 @pytest.mark.parametrize(("texts", "within"), [("as-is", 0.0), ("nearest", 1e-5), ("translated", 0.0)])
 def test_texts_stay_what_they_are_where_the_encoder_stays(texts, within, heads_data, made):
     encoded = heads_data.encoded()
-    read = readable(texts, encoded, lambda: encoded, made, RECIPE, 0)
+    read = with_readable_texts(texts, encoded, lambda: encoded, made, RECIPE, 0)
     assert (read.texts - made.texts).norm() <= within * made.texts.norm()
 
 
@@ -59,7 +59,7 @@ def test_texts_of_other_weights_are_not_translated(heads_data, made, other):
     encoders = {**made.info["towers"]["encoders"], "text": "others"}
     made.info["towers"]["encoders"] = encoders
     with pytest.raises(PairstillError, match=r"other weights than those of minilm here.*--texts nearest"):
-        readable("translated", encoded, lambda: source, made, RECIPE, 0)
+        with_readable_texts("translated", encoded, lambda: source, made, RECIPE, 0)
 
 
 class Twice:
@@ -75,7 +75,7 @@ class Twice:
 
 def test_translated_texts_are_what_the_students_encoder_would_give(heads_data, made):
     encoded = heads_data.encoded()
-    read = readable("translated", Twice(encoded), lambda: encoded, made, RECIPE, 0)
+    read = with_readable_texts("translated", Twice(encoded), lambda: encoded, made, RECIPE, 0)
     assert (read.texts - torch.cat([made.texts] * 2, dim=1)).norm() < 0.05 * read.texts.norm()
     assert read.info["towers"]["encoders"] == {**made.info["towers"]["encoders"], "text": "twice"}
 

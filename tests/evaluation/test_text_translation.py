@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from pairstill.translation import RIDGE, translate
+from pairstill.evaluation.text_translation import RIDGE, translate
 
 
 def captions(count=400, ours=6, theirs=9, seed=0):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from pairstill import api
-from pairstill.bank import Bank
 from pairstill.errors import PairstillError
-from pairstill.teachers import TEACHERS, merged
+from pairstill.experts.bank import Bank
+from pairstill.experts.teacher_weights import TEACHERS, merged
 from tests.conftest import TINY_HEADS, TINY_RECIPE
 
 ANCHOR = {"w": torch.zeros(3, 4), "b": torch.zeros(5)}
@@ -63,7 +63,7 @@ def test_gram_is_the_inner_products_of_the_displacements(tmp_path):
 @pytest.mark.parametrize("packed", [True, False])
 def test_gram_is_the_same_in_tiles(packed, tmp_path, monkeypatch):
     whole = small_bank(tmp_path / "whole", packed=packed).gram
-    monkeypatch.setattr("pairstill.bank._GRAM_BYTES", 4 * 12 * 2)
+    monkeypatch.setattr("pairstill.experts.bank._GRAM_BYTES", 4 * 12 * 2)
     torch.testing.assert_close(small_bank(tmp_path / "tiles", packed=packed).gram, whole)
 
 

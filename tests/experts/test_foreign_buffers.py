@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from pairstill import api
-from pairstill.bank import parameters_of
 from pairstill.errors import PairstillError
-from pairstill.methods import mdm
+from pairstill.experts.bank import parameters_of
+from pairstill.methods.distributions import mdm
 
 
 def trajectories(encoded, experts=2, epochs=3, as_dict=False):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from pairstill.merge import merge, merge_ratio
+from pairstill.experts.model_stock import merge, merge_ratio
 
 
 def gram_of(*displacements):

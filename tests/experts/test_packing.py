@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pairstill.packing import BLOCK, LARGEST, pack, unpack
+from pairstill.experts.packing import BLOCK, LARGEST, pack, unpack
 
 
 def slowly(values):

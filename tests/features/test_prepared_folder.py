@@ -3,12 +3,13 @@ import shutil
 import numpy as np
 import pytest
 
-from pairstill import api, features
+from pairstill import api
 from pairstill.errors import PairstillError
-from pairstill.features import cached_matrix
-from pairstill.files import read_manifest, write_manifest
-from pairstill.prepared import open_prepared
-from pairstill.rows import in_memory
+from pairstill.features import feature_cache
+from pairstill.features.feature_cache import cached_matrix
+from pairstill.features.prepared_folder import open_prepared
+from pairstill.runtime.files import read_manifest, write_manifest
+from pairstill.runtime.row_matrix import in_memory
 from tests.conftest import TINY_HEADS, draw, write_shapes
 
 
@@ -32,7 +33,7 @@ def test_nothing_is_computed_twice(own_shapes, tmp_path, monkeypatch):
     def never(*_args, **_kwargs):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(features, "load_pixels", never)
+    monkeypatch.setattr(feature_cache, "load_pixels", never)
     again = api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS).encoded().image_features
     assert np.array_equal(in_memory(first), in_memory(again))
 

@@ -5,8 +5,17 @@ import torch
 import torch.nn.functional as F
 
 from pairstill.errors import PairstillError
-from pairstill.init import INITS, PairFeatures, choose_pairs, clusters_of, herding, k_center, kmeans, kmeans_pairs
-from pairstill.rows import in_memory
+from pairstill.features.subset_selection import (
+    SELECTIONS,
+    PairFeatures,
+    choose_pairs,
+    clusters_of,
+    herding,
+    k_center,
+    kmeans,
+    kmeans_pairs,
+)
+from pairstill.runtime.row_matrix import in_memory
 
 
 def features(images=60, per_image=2, seed=0):
@@ -16,7 +25,7 @@ def features(images=60, per_image=2, seed=0):
     return PairFeatures(torch.randn(images, 8, generator=random), torch.randn(captions, 6, generator=random), links)
 
 
-@pytest.mark.parametrize("kind", INITS)
+@pytest.mark.parametrize("kind", SELECTIONS)
 def test_every_way_chooses_different_pairs_and_the_same_ones_again(kind):
     data = features()
     rows = choose_pairs(kind, data, 12, seed=3)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pairstill import api, extraction, features
+from pairstill import api
 from pairstill.errors import PairstillError
-from pairstill.launch import Here, OnRay, Processes, Task, launcher_named
+from pairstill.features import feature_cache, parallel_extraction
+from pairstill.runtime.launchers import InProcess, OnRay, Processes, Task, launcher_named
 from tests.conftest import TINY_RECIPE
 
 
@@ -57,7 +58,7 @@ def cluster():
 def launcher(request):
     if request.param == "ray":
         return request.getfixturevalue("cluster")
-    return Here() if request.param == "here" else Processes(2)
+    return InProcess() if request.param == "here" else Processes(2)
 
 
 def test_every_task_has_its_value_and_a_failed_one_does_not_stop_the_others(launcher):
@@ -157,18 +158,18 @@ def test_the_command_says_what_it_needs():
 def test_features_are_the_same_wherever_they_are_computed(kind, request, heads_data, tmp_path, monkeypatch):
     """Two parts of 160 pictures, of which the first was there before, and three of 320 captions."""
     launcher = request.getfixturevalue("cluster") if kind == "ray" else Processes(2)
-    monkeypatch.setattr(extraction, "PART_ROWS", 128)
+    monkeypatch.setattr(parallel_extraction, "PART_ROWS", 128)
     copy, changed = replace(heads_data, folder=tmp_path), []
-    first = extraction._extraction("images", copy, heads_data.towers, 0, "cpu").part(0, 128)
+    first = parallel_extraction._extraction("images", copy, heads_data.towers, 0, "cpu").part(0, 128)
     first.matrix()
-    written, forget = first.path.stat().st_mtime_ns, features.Extraction.forget
+    written, forget = first.path.stat().st_mtime_ns, feature_cache.Extraction.forget
 
     def look_and_forget(part):
         changed.append(part.path.stat().st_mtime_ns)
         forget(part)
 
-    monkeypatch.setattr(features.Extraction, "forget", look_and_forget)
-    extraction.extract(copy, heads_data.towers, 0, "cpu", launcher)
+    monkeypatch.setattr(feature_cache.Extraction, "forget", look_and_forget)
+    parallel_extraction.extract(copy, heads_data.towers, 0, "cpu", launcher)
     assert len(changed) == 5
     assert written in changed
     made = {path.name: path.read_bytes() for path in (tmp_path / "features").glob("*.npy")}
@@ -181,6 +182,7 @@ def test_students_score_the_same_wherever_they_train(kind, what, request, heads_
     launcher = request.getfixturevalue("cluster") if kind == "ray" else Processes(2)
     pairs = "full" if what == "full" else api.distill(heads_data, tmp_path / "set", "random", 8)
     rows = [
-        api.evaluate(pairs, heads_data, seeds=2, student=TINY_RECIPE, launcher=where) for where in (Here(), launcher)
+        api.evaluate(pairs, heads_data, seeds=2, student=TINY_RECIPE, launcher=where)
+        for where in (InProcess(), launcher)
     ]
     assert replace(rows[0], seconds=0.0) == replace(rows[1], seconds=0.0)

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from pairstill.allocator import keep_freed_memory
+from pairstill.runtime.memory import keep_freed_memory
 
 
 def test_freed_memory_is_used_again():
@@ -24,7 +24,7 @@ def faults_of_twenty():
 
 GIGABYTES = """
 import ctypes, resource
-from pairstill.allocator import keep_freed_memory
+from pairstill.runtime.memory import keep_freed_memory
 
 def touch(mebibytes):
     place = libc.malloc(mebibytes << 20)

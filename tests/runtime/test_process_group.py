@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from pairstill import api
-from pairstill.distilled import load
 from pairstill.errors import PairstillError
-from pairstill.files import read_tensors
 from pairstill.methods import METHODS
-from pairstill.run import read_events
-from pairstill.towers import Passes
+from pairstill.runtime.files import read_tensors
+from pairstill.runtime.run_folder import read_events
+from pairstill.sets.distilled_set import load
+from pairstill.towers.passes import Passes
 
 REHEARSAL = {"iterations": 4, "check_every": 2, "passes": 3, "width": 8, "real_batch": 16, "views": 0, "image_lr": 0.05}
 MDM = {"iterations": 2, "check_every": 2, "real_batch": 7, "image_lr": 100.0}

@@ -5,10 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pairstill import distilled, rows
-from pairstill.distilled import nearest_captions
-from pairstill.init import PairFeatures, cells_of, choose_pairs, kmeans, mean_texts
-from pairstill.rows import ChosenRows, StoredRows, UnitRows, blocks, in_memory, sample
+from pairstill.features.subset_selection import PairFeatures, cells_of, choose_pairs, kmeans, mean_texts_of
+from pairstill.runtime import row_matrix
+from pairstill.runtime.row_matrix import RowSubset, StoredMatrix, UnitRows, blocks, in_memory, sample
+from pairstill.sets import distilled_set
+from pairstill.sets.distilled_set import nearest_captions
 
 
 @pytest.fixture
@@ -18,10 +19,10 @@ def stored(tmp_path):
     made = {}
     for name, shape in {"images": (50, 8), "texts": (100, 6)}.items():
         np.save(tmp_path / f"{name}.npy", random.standard_normal(shape, np.float32))
-        made[name] = StoredRows(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+        made[name] = StoredMatrix(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
     pictures, captions = torch.from_numpy(random.permutation(50)[:40]), torch.from_numpy(random.permutation(100)[:90])
     links = torch.stack([torch.arange(90) % 40, torch.arange(90)], dim=1)
-    lazy = PairFeatures(ChosenRows(made["images"], pictures), ChosenRows(made["texts"], captions), links)
+    lazy = PairFeatures(RowSubset(made["images"], pictures), RowSubset(made["texts"], captions), links)
     plain = PairFeatures(
         torch.from_numpy(made["images"].matrix.copy())[pictures],
         torch.from_numpy(made["texts"].matrix.copy())[captions],
@@ -73,17 +74,17 @@ def test_small_blocks_from_disk_choose_what_one_block_in_memory_does(stored, kin
     lazy, plain = stored
     expected = choose_pairs(kind, plain, 7, seed=1)
     cells = cells_of(plain, expected)
-    means = mean_texts(plain, cells)
-    monkeypatch.setattr(rows, "ROWS_AT_ONCE", 13)
+    means = mean_texts_of(plain, cells)
+    monkeypatch.setattr(row_matrix, "ROWS_AT_ONCE", 13)
     assert torch.equal(choose_pairs(kind, lazy, 7, seed=1), expected)
     assert torch.equal(cells_of(lazy, expected), cells)
-    torch.testing.assert_close(mean_texts(lazy, cells), means)
+    torch.testing.assert_close(mean_texts_of(lazy, cells), means)
 
 
 def test_of_equal_rows_the_first_stands_for_its_cluster_whatever_the_blocks(monkeypatch):
     corners = 10 * torch.eye(3).repeat(8, 1)
     for at_once in (24, 5):
-        monkeypatch.setattr(rows, "ROWS_AT_ONCE", at_once)
+        monkeypatch.setattr(row_matrix, "ROWS_AT_ONCE", at_once)
         features = PairFeatures(corners, corners, torch.arange(24).unsqueeze(1).repeat(1, 2))
         assert sorted(choose_pairs("kmeans", features, 3, seed=0).tolist()) == [0, 1, 2]
 
@@ -91,10 +92,10 @@ def test_of_equal_rows_the_first_stands_for_its_cluster_whatever_the_blocks(monk
 def test_kmeans_sees_a_sample_of_many_rows_only(monkeypatch):
     matrix = torch.randn(4000, 4, generator=torch.Generator().manual_seed(0))
     whole = kmeans(matrix, 5, seed=0)
-    monkeypatch.setattr("pairstill.init.ROWS_PER_CLUSTER", 1)
-    monkeypatch.setattr("pairstill.init.SAMPLED_ROWS", 4000)
+    monkeypatch.setattr("pairstill.features.subset_selection.ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr("pairstill.features.subset_selection.SAMPLED_ROWS", 4000)
     assert torch.equal(kmeans(matrix, 5, seed=0), whole)
-    monkeypatch.setattr("pairstill.init.SAMPLED_ROWS", 3999)
+    monkeypatch.setattr("pairstill.features.subset_selection.SAMPLED_ROWS", 3999)
     less = kmeans(matrix, 5, seed=0)
     assert not torch.equal(less, whole)
     assert torch.equal(kmeans(matrix, 5, seed=0), less)
@@ -111,5 +112,5 @@ def test_nearest_captions_in_blocks_are_those_of_all_scores(monkeypatch):
         order = torch.cosine_similarity(text[None], real).argsort(descending=True, stable=True).tolist()
         slow.append(list(dict.fromkeys(names[row] for row in order))[:3])
     for at_once in (65536, 200, 7, 1):
-        monkeypatch.setattr(distilled, "CAPTIONS_AT_ONCE", at_once)
+        monkeypatch.setattr(distilled_set, "CAPTIONS_AT_ONCE", at_once)
         assert nearest_captions(texts, real, names) == slow

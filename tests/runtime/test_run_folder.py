@@ -4,12 +4,21 @@ import sys
 import pytest
 import torch
 
-from pairstill import files
 from pairstill.errors import PairstillError, unknown
-from pairstill.files import alone_in, atomic, digest_of_tensors, read_json, remove, sha256, write_json, write_text
-from pairstill.progress import duration, progress
-from pairstill.run import Run, read_events
-from pairstill.seeds import derive, generator, global_seed
+from pairstill.runtime import files
+from pairstill.runtime.files import (
+    atomic,
+    digest_of_tensors,
+    held_alone,
+    read_json,
+    remove,
+    sha256,
+    write_json,
+    write_text,
+)
+from pairstill.runtime.progress import duration, progress
+from pairstill.runtime.run_folder import Run, read_events
+from pairstill.runtime.seeds import derive, generator, global_seed
 
 
 def test_a_checkpoint_comes_back_with_its_state(tmp_path):
@@ -111,8 +120,10 @@ def test_unknown_without_a_near_name_still_lists():
 DISK = """
 import resource, sys, torch
 from pathlib import Path
-from pairstill import cli, commands, files, features
-from pairstill.run import Run, read_events
+from pairstill.cli import commands, main as cli
+from pairstill.features import feature_cache
+from pairstill.runtime import files
+from pairstill.runtime.run_folder import Run, read_events
 import numpy as np
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 folder = Path(sys.argv[2])
@@ -120,7 +131,7 @@ def tensors(): files.write_tensors(folder / "t.safetensors", {"x": torch.zeros(1
 def text(): files.write_text(folder / "t.txt", "x" * 200_000)
 def checkpoint(): Run(folder / "run", {}).save_checkpoint({"x": torch.zeros(100_000)}, {})
 def zeros(start): yield np.zeros((1000, 1000))
-def matrix(): features.cached_matrix(folder / "m.npy", (1000, 1000), "float32", zeros, "m")
+def matrix(): feature_cache.cached_matrix(folder / "m.npy", (1000, 1000), "float32", zeros, "m")
 commands.ls = lambda what=None: globals()[sys.argv[1]]()
 sys.exit(cli.main(["ls"]))
 """
@@ -156,7 +167,7 @@ def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_no
 
 def test_a_second_run_in_a_folder_is_refused_and_the_next_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SECONDS_TO_LEAVE", 0.2)
-    with alone_in(tmp_path), pytest.raises(PairstillError, match="another run is at work"), alone_in(tmp_path):
+    with held_alone(tmp_path), pytest.raises(PairstillError, match="another run is at work"), held_alone(tmp_path):
         pass
-    with alone_in(tmp_path):
+    with held_alone(tmp_path):
         pass

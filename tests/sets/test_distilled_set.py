@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import pairstill
-from pairstill.distilled import DistilledSet, load, nearest_captions
 from pairstill.errors import PairstillError
+from pairstill.sets.distilled_set import DistilledSet, load, nearest_captions
 
 INFO = {
     "method": "mdm",
@@ -125,7 +125,7 @@ def test_nearest_captions_are_by_cosine_and_different():
 def test_a_full_disk_leaves_no_half_written_set(tmp_path, monkeypatch):
     import errno
 
-    from pairstill import files
+    from pairstill.runtime import files
 
     example().save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

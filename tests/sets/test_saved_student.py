@@ -3,12 +3,12 @@ import torch
 
 import pairstill
 from pairstill import api
-from pairstill.cli import main
+from pairstill.cli.main import main
 from pairstill.errors import PairstillError
-from pairstill.files import read_manifest, write_manifest
-from pairstill.student import load_student
-from pairstill.students import embed
-from pairstill.training import Recipe
+from pairstill.runtime.files import read_manifest, write_manifest
+from pairstill.sets.saved_student import load_student
+from pairstill.training.student_training import embed
+from pairstill.training.training_recipe import Recipe
 
 QUICK = Recipe(epochs=3, momentum=0.9, batch_size=16)
 

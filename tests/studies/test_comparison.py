@@ -9,27 +9,26 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
 from pairstill import api
-from pairstill.bank import Bank
-from pairstill.cli import main
-from pairstill.compare import compare, read_study
-from pairstill.compare.job import Job, cost_of, seconds_per_iteration
-from pairstill.compare.runner import _left, _plan, _works
-from pairstill.compare.tables import as_markdown
-from pairstill.distilled import load
-from pairstill.encoded import Encoded
+from pairstill.cli.main import main
 from pairstill.errors import PairstillError
-from pairstill.evaluation import METRICS, with_nearest_captions
-from pairstill.files import locked, read_tensors
-from pairstill.launch import Here, Processes
-from pairstill.towers import Passes
-from tests.conftest import TINY_HEADS
+from pairstill.evaluation.scoring import METRICS, with_nearest_captions
+from pairstill.experts.bank import Bank
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.runtime.files import locked, read_tensors
+from pairstill.runtime.launchers import InProcess, Processes
+from pairstill.sets.distilled_set import load
+from pairstill.studies.comparison import _left, _plan, _works, compare
+from pairstill.studies.job import Job, cost_of, seconds_per_iteration
+from pairstill.studies.study import read_study
+from pairstill.studies.tables import as_markdown
+from pairstill.towers.passes import Passes
+from tests.conftest import ROOT, TINY_HEADS
 
 TOWERS = TINY_HEADS.to_dict()
 BASE = {
@@ -90,7 +89,7 @@ def test_pictures_pass_as_many_at_a_time_as_was_said_and_the_row_is_the_same(hea
 
     monkeypatch.setattr(Passes, "__call__", spy)
     path, out = recipe(tmp_path, [MDM]), tmp_path / "out"
-    compare(read_study(path), out, heads_data.folder, Here(), micro_batch=2)
+    compare(read_study(path), out, heads_data.folder, InProcess(), micro_batch=2)
     assert (2, 6) in seen
     monkeypatch.undo()
     capfd.readouterr()
@@ -121,12 +120,12 @@ def test_recall_is_drawn_against_size_where_there_are_three(heads_data, tmp_path
 
 def test_the_same_rows_give_the_same_figures_to_the_byte(heads_data, tmp_path):
     study, out = read_study(recipe(tmp_path, [{"method": "random", "pairs": [4, 6, 8]}])), tmp_path / "out"
-    compare(study, out, heads_data.folder, Here())
+    compare(study, out, heads_data.folder, InProcess())
     drawn = {file: file.read_bytes() for kind in ("svg", "png") for file in out.glob(f"study*.{kind}")}
     assert {file.name for file in drawn} == {"study.svg", "study.png", "study-sizes.svg", "study-sizes.png"}
     for file in drawn:
         file.unlink()
-    compare(study, out, heads_data.folder, Here())
+    compare(study, out, heads_data.folder, InProcess())
     assert drawn == {file: file.read_bytes() for file in drawn}
 
 
@@ -145,7 +144,7 @@ def _killed(job):
 
 
 def test_a_process_that_is_killed_is_said(heads_data, tmp_path, monkeypatch):
-    monkeypatch.setattr("pairstill.compare.runner.run_job", _killed)
+    monkeypatch.setattr("pairstill.studies.comparison.run_job", _killed)
     records = compare(
         read_study(recipe(tmp_path, [{"method": "random", "pairs": 4}])), tmp_path / "o", heads_data.folder
     )
@@ -206,23 +205,26 @@ def test_towers_and_encoders_are_part_of_the_key(heads_data, tmp_path):
 
 
 def test_the_weights_of_a_second_encoder_are_part_of_the_key(heads_data, tmp_path, monkeypatch):
-    rows = [{"method": "rehearsal", "pairs": 4, "settings": {"also": ["test_resnet@random"]}}, {**MDM, "experts": 1}]
+    rows = [
+        {"method": "rehearsal", "pairs": 4, "settings": {"extra_encoders": ["test_resnet@random"]}},
+        {**MDM, "experts": 1},
+    ]
     study = read_study(recipe(tmp_path, rows, experts=1))
-    keys = [[job.set_key() for job in _plan(study, tmp_path, heads_data, Here(), "cpu")]]
-    monkeypatch.setattr(Encoded, "others", lambda self, images: dict.fromkeys(images, "other weights"))
-    keys.append([job.set_key() for job in _plan(study, tmp_path, heads_data, Here(), "cpu")])
+    keys = [[job.set_key() for job in _plan(study, tmp_path, heads_data, InProcess(), "cpu")]]
+    monkeypatch.setattr(EncodedDataset, "others", lambda self, images: dict.fromkeys(images, "other weights"))
+    keys.append([job.set_key() for job in _plan(study, tmp_path, heads_data, InProcess(), "cpu")])
     assert keys[0][0] != keys[1][0]
     assert keys[0][1] == keys[1][1]
 
 
 def test_a_row_is_what_its_recipe_says(heads_data, tmp_path):
     """The same pairs and the same scores as by hand: with the study's seed, students, experts and texts."""
-    short = {"iterations": 2, "check_every": 2, "passes": 3, "least_passes": 3, "real_batch": 8}
+    short = {"iterations": 2, "check_every": 2, "inner_epochs": 3, "min_inner_epochs": 3, "real_batch": 8}
     of_students = {"method": "rehearsal", "pairs": 6, "settings": short, "texts": "nearest"}  # they rehearse as scored
     rows = [{**MDM, "experts": 2}, of_students, {**MDM, "label": "with all experts"}]
     path = recipe(tmp_path, rows, experts=3, seed=3, student={"epochs": 3, "batch_size": 4, "lr": 0.3})
     study, out, encoded = read_study(path), tmp_path / "out", heads_data.encoded()
-    records = compare(study, out, heads_data.folder, Here())
+    records = compare(study, out, heads_data.folder, InProcess())
     (bank,) = (out / "banks").glob("*/bank.json")
     experts = Bank.open(bank.parent).first(2)
     for entry, record, read in zip(study.entries[:2], records[:2], (None, with_nearest_captions), strict=True):
@@ -246,9 +248,9 @@ def test_a_row_is_what_its_recipe_says(heads_data, tmp_path):
 
 def test_a_finished_table_is_drawn_again_without_its_experts(heads_data, tmp_path):
     study, out = read_study(recipe(tmp_path, [MDM])), tmp_path / "out"
-    records = compare(study, out, heads_data.folder, Here())
+    records = compare(study, out, heads_data.folder, InProcess())
     shutil.rmtree(out / "banks")
-    assert compare(study, out, heads_data.folder, Here()) == records
+    assert compare(study, out, heads_data.folder, InProcess()) == records
     assert not (out / "banks").exists()
 
 
@@ -280,12 +282,18 @@ def test_what_stands_in_the_way_of_some_rows_is_said_in_theirs(heads_data, tmp_p
         ({"protocol": "mdm"}, "full"),
         ({"rows": [{"method": "mdm", "settings": {"teacher": "mergd"}}]}, "merged"),
         ({"rows": [{"method": "mdm", "settings": {"image_lr": "fast"}}]}, "must be a number"),
-        ({"rows": [{"method": "rehearsal", "settings": {"also": "efficientnet_lite1"}}]}, "must be a list"),
-        ({"rows": [{"method": "rehearsal", "settings": {"also": [3]}}]}, "each of .*also must be a text, not 3"),
+        ({"rows": [{"method": "rehearsal", "settings": {"extra_encoders": "efficientnet_lite1"}}]}, "must be a list"),
+        (
+            {"rows": [{"method": "rehearsal", "settings": {"extra_encoders": [3]}}]},
+            "each of .*extra_encoders must be a text, not 3",
+        ),
         ({"rows": [{"method": "rehearsal", "settings": {"still": "off"}}]}, "still must be true or false, not 'off'"),
-        ({"rows": [{"method": "rehearsal", "settings": {"passes": 2.5}}]}, "must be a whole number, not 2.5"),
-        ({"rows": [{"method": "rehearsal", "settings": {"passes": math.inf}}]}, "must be a whole number, not inf"),
-        ({"rows": [{"method": "rehearsal", "settings": {"passes": True}}]}, "must be a whole number, not True"),
+        ({"rows": [{"method": "rehearsal", "settings": {"inner_epochs": 2.5}}]}, "must be a whole number, not 2.5"),
+        (
+            {"rows": [{"method": "rehearsal", "settings": {"inner_epochs": math.inf}}]},
+            "must be a whole number, not inf",
+        ),
+        ({"rows": [{"method": "rehearsal", "settings": {"inner_epochs": True}}]}, "must be a whole number, not True"),
         ({"rows": [{"method": "random", "pairs": []}]}, "row 1: pairs is an empty list"),
         ({"rows": [{"method": "mdm", "experts": 0}]}, "experts must be at least 1"),
         ({"rows": [{"method": "mdm", "student": {"imag": "x"}}]}, "image"),
@@ -301,9 +309,7 @@ def test_a_wrong_recipe_is_said_before_anything_is_computed(tmp_path, change, me
         read_study(path)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parent.parent / "recipes/compare").glob("*.yaml")), ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes/compare").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_study_that_comes_with_the_project_can_be_read(path):
     study = read_study(path)
     assert len(study.entries) > 3

@@ -1,9 +1,8 @@
-from pathlib import Path
-
 import pytest
 
 from pairstill.errors import PairstillError
-from pairstill.published import main_rows, published
+from pairstill.studies.published import main_rows, published
+from tests.conftest import ROOT
 
 ROWS = {"main": 75, "cross_architecture": 18, "compute": 6, "total_cost": 4, "ablations": 18}
 RECALLS = ("ir1", "ir5", "ir10", "tr1", "tr5", "tr10")
@@ -15,7 +14,7 @@ TRANSFERS = (
     "nf_regnet_distilbert",
 )
 TEXTS = ("dataset", "pairs", "method", "group", "choice", "label", "notes")
-RECIPES = Path(__file__).parent.parent / "recipes"
+RECIPES = ROOT / "recipes"
 
 
 @pytest.mark.parametrize("table", ROWS)

@@ -20,7 +20,9 @@ class Commands:
 
     def __enter__(self):
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen([sys.executable, "-m", "tests.forking"], stdin=pipe, stdout=pipe, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forking"], stdin=pipe, stdout=pipe, text=True
+        )
         return self
 
     def __exit__(self, *error):
@@ -33,7 +35,7 @@ class Commands:
         return self._ask({"start": [str(word) for word in arguments], "output": str(output), "plain": plain})
 
     def fill_disk(self, disk, lines, output):
-        """Run `tests.full_disk` in a process of its own; returns its exit code."""
+        """Run `tests.support.full_disk` in a process of its own; returns its exit code."""
         return self.wait(self._ask({"start": [str(disk), lines], "output": str(output), "full_disk": True}))
 
     def wait(self, process):
@@ -62,8 +64,11 @@ def main():
     import torch
     from transformers import AutoModel, AutoTokenizer, BertModel, BertTokenizerFast  # noqa: F401
 
-    from pairstill import cli, commands, compare, exports, student  # noqa: F401
-    from pairstill.report import page  # noqa: F401
+    from pairstill.cli import commands  # noqa: F401
+    from pairstill.cli import main as cli
+    from pairstill.sets import exports, saved_student  # noqa: F401
+    from pairstill.show.report import page  # noqa: F401
+    from pairstill.studies import comparison  # noqa: F401
 
     torch.set_num_threads(1)
     for line in sys.stdin:
@@ -87,7 +92,7 @@ def in_child(cli, start, output, plain=False, full_disk=False):
             give_up_powers()
         try:
             if full_disk:
-                from tests import full_disk as program
+                from tests.support import full_disk as program
 
                 print(json.dumps(program.main(*start)))
                 return 0

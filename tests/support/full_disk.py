@@ -6,8 +6,8 @@ import io
 import os
 from pathlib import Path
 
-from pairstill import cli
-from pairstill.distilled import load
+from pairstill.cli import main as cli
+from pairstill.sets.distilled_set import load
 
 MOST = 16 * 2**20
 NEW_MOUNTS, PRIVATE = 0x20000, 0x4000 | 1 << 18
@@ -47,7 +47,7 @@ def main(disk, lines):
 
     Returns what each made: the hashes of its files.
     """
-    from tests.killing import made
+    from tests.support.killing import made
 
     disk, found = Path(disk), {}
     mount(disk)

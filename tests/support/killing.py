@@ -1,6 +1,6 @@
 """Kill a stage at random moments, let it finish, and compare what it made with an undisturbed run.
 
-    python -m tests.killing STAGE SOURCE FOLDER KILLS SEED
+    python -m tests.support.killing STAGE SOURCE FOLDER KILLS SEED
 
 One process imports everything and forks a child for every attempt, so that an attempt costs its work and no imports.
 It computes nothing itself before it forks, and its children use one thread: threads do not survive a fork.
@@ -16,12 +16,13 @@ from pathlib import Path
 import torch
 
 from pairstill import api
-from pairstill.compare import compare, read_study
-from pairstill.files import read_manifest, sha256
-from pairstill.launch import Here
-from pairstill.methods.rehearsal import Settings
-from pairstill.progress import console
-from pairstill.training import Recipe
+from pairstill.methods.through_training.rehearsal import Settings
+from pairstill.runtime.files import read_manifest, sha256
+from pairstill.runtime.launchers import InProcess
+from pairstill.runtime.progress import console
+from pairstill.studies.comparison import compare
+from pairstill.studies.study import read_study
+from pairstill.training.training_recipe import Recipe
 from tests.conftest import TINY_HEADS
 
 SHORT = Recipe(epochs=4, batch_size=16)
@@ -49,13 +50,15 @@ def experts(source, folder):
 
 
 def distil(source, folder):
-    settings = Settings(iterations=20, check_every=10, passes=4, width=8, real_batch=16, at_once=4, views=1)
+    settings = Settings(
+        iterations=20, check_every=10, inner_epochs=4, student_width=8, real_batch=16, images_per_step=4, views=1
+    )
     api.distill(source, folder / "made", "rehearsal", 8, settings=settings, student=SHORT, resume=True)
 
 
 def comparison(source, folder):
     (folder / "study.yaml").write_text(STUDY)
-    compare(read_study(folder / "study.yaml"), folder / "made", source, Here())
+    compare(read_study(folder / "study.yaml"), folder / "made", source, InProcess())
 
 
 STAGES = {"prepare": prepare, "experts": experts, "distil": distil, "compare": comparison}

@@ -1,18 +1,21 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests.conftest import ROOT
 
 SCRIPT = """
 import sys
 from pathlib import Path
 from benchmarks import beyond_memory
-from pairstill import distilled, init, rows
+from pairstill.features import subset_selection
+from pairstill.runtime import row_matrix
+from pairstill.sets import distilled_set
 beyond_memory.WIDTHS = {"images": 128, "texts": 32}
-init.SAMPLED_ROWS, rows.ROWS_AT_ONCE, distilled.CAPTIONS_AT_ONCE = 4096, 2048, 2048
-beyond_memory.CHOSEN, init.ROWS_PER_CLUSTER = 8, 1
+subset_selection.SAMPLED_ROWS, row_matrix.ROWS_AT_ONCE, distilled_set.CAPTIONS_AT_ONCE = 4096, 2048, 2048
+beyond_memory.CHOSEN, subset_selection.ROWS_PER_CLUSTER = 8, 1
 beyond_memory.measure(int(sys.argv[1]), Path(sys.argv[2]))
 """
 
@@ -21,7 +24,7 @@ beyond_memory.measure(int(sys.argv[1]), Path(sys.argv[2]))
 def test_no_stage_holds_the_features_in_memory(tmp_path):
     """200,000 pairs are 122 MiB of features and 12 MiB of captions; links and their like are some 15."""
     command = [sys.executable, "-c", SCRIPT, "200000", str(tmp_path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     stages = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(stages) == 9

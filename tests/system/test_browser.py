@@ -3,15 +3,15 @@
 import json
 import shutil
 import time
-from pathlib import Path
 
 import pytest
 
-from pairstill.report.page import write_report
-from tests.test_serve import Server, root  # noqa: F401 (a fixture)
+from pairstill.show.report.page import write_report
+from tests.conftest import ROOT
+from tests.show.serve.test_app import Server, root  # noqa: F401 (a fixture)
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-SCREENSHOTS = Path(__file__).parents[1] / "runs" / "screenshots"
+SCREENSHOTS = ROOT / "runs" / "screenshots"
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install -y chromium")
 

@@ -8,9 +8,9 @@ import pytest
 
 from pairstill import api
 from pairstill.errors import PairstillError
-from pairstill.files import read_manifest, write_manifest
-from pairstill.prepared import open_prepared
-from pairstill.training import Recipe
+from pairstill.features.prepared_folder import open_prepared
+from pairstill.runtime.files import read_manifest, write_manifest
+from pairstill.training.training_recipe import Recipe
 from tests.conftest import TINY_HEADS, draw, write_shapes
 
 QUICK = Recipe(epochs=1, batch_size=16)

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from pairstill import api, progress
-from pairstill.methods.rehearsal import Settings
-from pairstill.run import Run, read_events
-from pairstill.serve.place import Place, progress_of
-from pairstill.training import Recipe
+from pairstill import api
+from pairstill.methods.through_training.rehearsal import Settings
+from pairstill.runtime import progress
+from pairstill.runtime.run_folder import Run, read_events
+from pairstill.show.serve.served_folder import ServedFolder, progress_of
+from pairstill.training.training_recipe import Recipe
 from tests.conftest import TINY_HEADS, write_shapes
-from tests.killing import made
-from tests.test_distillation import distill, files_of, settings_of
+from tests.distillation.test_runner import distill, files_of, settings_of
+from tests.support.killing import made
 
 DAY = 86_400.0
 JUMPS = (0.0, -3 * DAY, 400 * DAY, -20 * 365 * DAY, 1.0, 90 * DAY)
@@ -62,18 +63,18 @@ def stages(source, folder, settings):
 
 def test_the_clock_changes_nothing(tmp_path, monkeypatch, capsys):
     source = write_shapes(tmp_path / "source", 40)
-    settings = replace(settings_of("rehearsal"), at_once=8, iterations=6)
+    settings = replace(settings_of("rehearsal"), images_per_step=8, iterations=6)
     stages(source, tmp_path / "straight", settings)
     reboot = jumping(monkeypatch)
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
-    monkeypatch.setattr("pairstill.methods.optimise.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    monkeypatch.setattr("pairstill.methods.optimise.WORK_PER_SAVING", 0.0)
+    monkeypatch.setattr("pairstill.distillation.outer_loop.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr("pairstill.distillation.outer_loop.WORK_PER_SAVING", 0.0)
     for session in (2, 4):
         reboot()
         with monkeypatch.context() as stopped, pytest.raises(Stop):
             stop_at(stopped, session)
             stages(source, tmp_path / "jumped", settings)
-        state = progress_of(Place(tmp_path / "jumped").view("set"))
+        state = progress_of(ServedFolder(tmp_path / "jumped").view("set"))
         assert state["left"] is None or 0 <= state["left"] < 600
     reboot()
     stages(source, tmp_path / "jumped", settings)
@@ -96,6 +97,6 @@ def test_time_left_counts_the_iterations_that_will_be_done(heads_data, tmp_path,
     stop_at(monkeypatch, 7)
     with pytest.raises(Stop):
         distill(heads_data, tmp_path / "set", "rehearsal", 8, settings=settings)
-    state = progress_of(Place(tmp_path).view("set"))
+    state = progress_of(ServedFolder(tmp_path).view("set"))
     assert (state["done"], state["total"]) == (6, 11)  # 4 times the square root of eight
     assert state["left"] >= 0

@@ -1,12 +1,10 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-from pairstill.cli import COMMANDS
+from pairstill.cli.main import COMMANDS
 from pairstill.methods import METHODS
-
-ROOT = Path(__file__).parents[1]
+from tests.conftest import ROOT
 
 
 def test_the_site_builds_without_a_warning(tmp_path):

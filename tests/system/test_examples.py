@@ -1,9 +1,10 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+from tests.conftest import ROOT
+
+EXAMPLES = ROOT / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 import make_notebook  # noqa: E402

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from tests.conftest import write_shapes
-from tests.forking import Commands
-from tests.killing import made
+from tests.support.forking import Commands
+from tests.support.killing import made
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from pairstill import api
-from pairstill.bank import Bank
-from pairstill.compare import read_study
-from pairstill.distilled import load
+from pairstill.data.sources import SourceSpec, open_source
 from pairstill.errors import PairstillError
-from pairstill.exports import export
-from pairstill.features import cached_matrix
-from pairstill.files import digest_of_tensors, read_manifest, write_manifest
-from pairstill.methods.first_pairs import read_first_pairs
-from pairstill.prepared import open_prepared
-from pairstill.run import Run
-from pairstill.sources import SourceSpec, open_source
-from pairstill.student import load_student
-from pairstill.training import Recipe
+from pairstill.experts.bank import Bank
+from pairstill.features.feature_cache import cached_matrix
+from pairstill.features.prepared_folder import open_prepared
+from pairstill.runtime.files import digest_of_tensors, read_manifest, write_manifest
+from pairstill.runtime.run_folder import Run
+from pairstill.sets.distilled_set import load
+from pairstill.sets.exports import export
+from pairstill.sets.initial_record import read_initial_pairs
+from pairstill.sets.saved_student import load_student
+from pairstill.studies.study import read_study
+from pairstill.training.training_recipe import Recipe
 
 LONGEST = 10.0
 """Seconds within which a damaged file must be refused."""
@@ -67,7 +67,7 @@ def kinds(heads_data, heads_bank, shapes, tmp_path_factory):
     root = tmp_path_factory.mktemp("fuzz")
     recipe = Recipe(epochs=1, batch_size=16)
     settings = {"iterations": 2, "check_every": 2, "passes": 2, "width": 8, "real_batch": 8, "views": 0}
-    from pairstill.methods.rehearsal import Settings
+    from pairstill.methods.through_training.rehearsal import Settings
 
     made = root / "set"
     api.distill(heads_data, made, "rehearsal", 4, settings=Settings(**settings), student=recipe)
@@ -129,7 +129,7 @@ def every_kind(root, config):
         return opened.dataset.fingerprint, opened.towers
 
     def first():
-        found = read_first_pairs(made / "run")
+        found = read_initial_pairs(made / "run")
         return digest_of_tensors({"pictures": found.pictures, "texts": found.texts}), found.captions
 
     def student():

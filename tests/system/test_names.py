@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from pairstill import cli
-from pairstill.check import check
-from pairstill.distilled import load
+from pairstill.cli import main as cli
+from pairstill.data.checking import check
+from pairstill.data.sources import SourceSpec, open_source
 from pairstill.errors import PairstillError
-from pairstill.exports import FORMATS
-from pairstill.files import atomic, write_text
-from pairstill.sources import SourceSpec, open_source
+from pairstill.runtime.files import atomic, write_text
+from pairstill.sets.distilled_set import load
+from pairstill.sets.exports import FORMATS
 from tests.conftest import write_shapes
 
 TINY = ["--towers.image", "test_efficientnet@random", "--towers.image-size", "32", "--towers.embed-dim", "16"]

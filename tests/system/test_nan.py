@@ -8,16 +8,18 @@ import pytest
 import torch
 
 from pairstill import api
-from pairstill.bank import Bank
-from pairstill.buffers import import_buffers
-from pairstill.distilled import load
+from pairstill.distillation.synthetic_pairs import SyntheticPairs
 from pairstill.errors import PairstillError
-from pairstill.files import read_sealed, sha256, write_manifest, write_tensors
-from pairstill.methods import METHODS, edge
-from pairstill.methods.synthetic import SyntheticPairs
-from pairstill.towers import TwoTower
-from pairstill.training import Recipe, TrainingDiverged, train
-from tests.test_distillation import distill, files_of, settings_of
+from pairstill.experts.bank import Bank
+from pairstill.experts.foreign_buffers import import_buffers
+from pairstill.methods import METHODS
+from pairstill.methods.generation import edge
+from pairstill.runtime.files import read_sealed, sha256, write_manifest, write_tensors
+from pairstill.sets.distilled_set import load
+from pairstill.towers.two_tower import TwoTower
+from pairstill.training.training_loop import TrainingDiverged, train
+from pairstill.training.training_recipe import Recipe
+from tests.distillation.test_runner import distill, files_of, settings_of
 
 ITERATIVE = [name for name, method in METHODS.items() if hasattr(method.settings(), "iterations")]
 
@@ -35,7 +37,7 @@ def nan_in_the_pixels_gradient(monkeypatch, iteration):
 
     def spoilt(self, *args, **options):
         make(self, *args, **options)
-        for part in self.turns:
+        for part in self.image_blocks:
             part.register_hook(spoil)
 
     monkeypatch.setattr(SyntheticPairs, "__init__", spoilt)
@@ -51,7 +53,7 @@ def test_a_distillation_keeps_what_was_before_the_nan_and_goes_on_from_it(
 ):
     settings = replace(settings_of(method), iterations=4, check_every=2)
     if method == "rehearsal":
-        settings = replace(settings, still=False)  # pictures have a gradient in every iteration
+        settings = replace(settings, alternate_initial_images=False)  # pictures have a gradient in every iteration
     distill(heads_data, tmp_path / "straight", method, 4, heads_bank, settings=settings)
     out = tmp_path / "spoilt"
     with monkeypatch.context() as spoilt:

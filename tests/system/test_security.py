@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 import pairstill
-from pairstill import cli
-from pairstill.errors import PairstillError
-from pairstill.redaction import without_secrets
-from pairstill.run import Run
-from pairstill.sources import SourceSpec, open_source
+from pairstill.cli import main as cli
+from pairstill.data.sources import SourceSpec, open_source
+from pairstill.errors import PairstillError, without_secrets
+from pairstill.runtime.run_folder import Run
 from pairstill.towers.weights import TEXT_PRESETS, text_package_folder
 from tests.conftest import write_shapes
-from tests.sources.conftest import picture
+from tests.data.sources.conftest import picture
 
 SOURCE = Path(pairstill.__file__).parent
 TINY = ["--towers.image", "test_efficientnet@random", "--towers.image-size", "32", "--towers.embed-dim", "16"]
@@ -108,11 +107,11 @@ def test_no_loader_is_told_to_trust(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.load_dataset", refuse)
     for loader in ("AutoModel", "AutoTokenizer"):
         monkeypatch.setattr(f"transformers.{loader}.from_pretrained", refuse)
-    monkeypatch.setattr("pairstill.towers.text.hub_reachable", lambda: True)
+    monkeypatch.setattr("pairstill.towers.text_encoder.hub_reachable", lambda: True)
     with pytest.raises(PairstillError):
         open_source(SourceSpec("hf:owner/name"), tmp_path)
     with pytest.raises(PairstillError):
-        pairstill.towers.load_text_encoder("owner/name")
+        pairstill.towers.text_encoder.load_text_encoder("owner/name")
     assert len(asked) == 2
     assert not any(options.get("trust_remote_code") for options in asked)
 

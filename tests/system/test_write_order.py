@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from pairstill import api
-from pairstill.distilled import load
-from pairstill.exports import FORMATS, export
-from pairstill.report.page import write_report
-from pairstill.training import Recipe
+from pairstill.sets.distilled_set import load
+from pairstill.sets.exports import FORMATS, export
+from pairstill.show.report.page import write_report
+from pairstill.training.training_recipe import Recipe
 from tests.conftest import TINY_HEADS, write_shapes
-from tests.test_distillation import distill, settings_of
+from tests.distillation.test_runner import distill, settings_of
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to name open files")
 NOT_PUBLISHED = {"events.jsonl", "scores.jsonl"}

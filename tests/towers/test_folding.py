@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from pairstill.errors import PairstillError
-from pairstill.towers import FoldedNetwork, ensure_torchvision, fold, load_image_encoder
+from pairstill.towers.folding import FoldedNetwork, fold
+from pairstill.towers.image_encoder import load_image_encoder
+from pairstill.towers.torchvision_shim import ensure_torchvision
 
 TINY = ["test_resnet", "test_efficientnet", "test_byobnet", "test_nfnet"]
 REAL = ["tf_efficientnet_lite0", "efficientnet_b0", "seresnet50", "resnetv2_50", "nf_regnet_b0", "nf_resnet50"]

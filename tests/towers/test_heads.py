@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pairstill.errors import PairstillError
-from pairstill.towers import LinearHead, ProjectionHead, build_head
+from pairstill.towers.heads import LinearHead, ProjectionHead, build_head
 
 
 def test_projection_head_is_the_papers_formula() -> None:

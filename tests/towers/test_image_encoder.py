@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from pairstill.errors import PairstillError
-from pairstill.towers import freeze_norm_statistics, load_image_encoder
+from pairstill.towers.image_encoder import freeze_norm_statistics, load_image_encoder
 
 
 @pytest.fixture(scope="module")

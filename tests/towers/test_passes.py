@@ -2,8 +2,10 @@ import pytest
 import torch
 
 from pairstill.errors import PairstillError
-from pairstill.towers import Passes, fold, load_image_encoder
-from pairstill.towers import blocks as blocks_module
+from pairstill.towers import passes as blocks_module
+from pairstill.towers.folding import fold
+from pairstill.towers.image_encoder import load_image_encoder
+from pairstill.towers.passes import Passes
 
 
 def through(passes, network, pictures):

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from pairstill.errors import PairstillError
-from pairstill.towers import load_text_encoder
-from pairstill.towers.text import pool
+from pairstill.towers.text_encoder import load_text_encoder, pool
 from tests.conftest import write_tiny_bert
 
 CAPTIONS = [

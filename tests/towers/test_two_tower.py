@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from pairstill.errors import PairstillError
-from pairstill.towers import Towers, build_model, load_image_encoder
+from pairstill.towers.image_encoder import load_image_encoder
+from pairstill.towers.two_tower import Towers, build_model
 
 HEADS = Towers(image="test_efficientnet@random", image_size=64, embed_dim=32)
 FULL = Towers(image="test_efficientnet@random", image_size=64, train="full")

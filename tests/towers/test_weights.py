@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from pairstill.errors import PairstillError
-from pairstill.towers import load_image_encoder, load_text_encoder, weights
+from pairstill.towers import weights
+from pairstill.towers.image_encoder import load_image_encoder
+from pairstill.towers.text_encoder import load_text_encoder
 from pairstill.towers.weights import resolve_image, resolve_text
 
 
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("image", "text"):
+    for module in ("image_encoder", "text_encoder"):
         monkeypatch.setattr(f"pairstill.towers.{module}.hub_reachable", lambda: False)
 
 

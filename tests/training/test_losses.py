@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairstill.errors import PairstillError
-from pairstill.losses import (
+from pairstill.training.losses import (
     ENERGY_FLOOR,
     FEATURE_SETS,
     KERNELS,

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairstill.metrics import best_ranks, recall
+from pairstill.training.recall import best_ranks, recall
 
 
 def brute_force(scores, positives, k):

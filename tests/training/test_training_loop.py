@@ -4,17 +4,10 @@ import pytest
 import torch
 
 from pairstill.errors import PairstillError
-from pairstill.students import Candidate, as_training_pairs, embed, model_recall, train_student
-from pairstill.training import (
-    EXPERT_RECIPE,
-    STUDENT_RECIPE,
-    Recipe,
-    TensorInputs,
-    TrainingPairs,
-    batches,
-    one_link_per_picture,
-    train,
-)
+from pairstill.features.training_pairs import TensorInputs, TrainingPairs
+from pairstill.training.student_training import Candidate, as_training_pairs, embed, model_recall, train_student
+from pairstill.training.training_loop import batches, one_link_per_picture, train
+from pairstill.training.training_recipe import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
 
 def test_published_recipes():

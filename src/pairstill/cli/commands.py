@@ -10,15 +10,15 @@ from typing import Any, Literal
 from rich.console import Console
 
 from pairstill import api
+from pairstill.data.sources import SourceSpec
 from pairstill.errors import PairstillError, unknown
-from pairstill.extraction import extract
-from pairstill.launch import Where, launcher_named
-from pairstill.prepared import prepare as prepare_folder
-from pairstill.reading import Texts
-from pairstill.sources import SourceSpec
-from pairstill.towers import Passes, Towers
-from pairstill.towers.blocks import Precision
-from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
+from pairstill.evaluation.text_adaptation import TextAdaptation
+from pairstill.features.parallel_extraction import extract
+from pairstill.features.prepared_folder import prepare as prepare_folder
+from pairstill.runtime.launchers import LauncherName, launcher_named
+from pairstill.towers.passes import Passes, Precision
+from pairstill.towers.two_tower import Towers
+from pairstill.training.training_recipe import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
 DEFAULT_TOWERS = Towers()
 
@@ -41,7 +41,7 @@ def prepare(
     on_bad: Literal["error", "skip"] = "error",
     seed: int = 0,
     workers: int = 2,
-    launcher: Where = "local",
+    launcher: LauncherName = "local",
     jobs: int = 1,
     address: str | None = None,
     device: api.Device = "auto",
@@ -89,7 +89,7 @@ def experts(
     seed: int = 0,
     import_images: list[str] = [],  # noqa: B006 (jsonargparse needs a list; it is never changed)
     import_texts: list[str] = [],  # noqa: B006
-    launcher: Where = "local",
+    launcher: LauncherName = "local",
     jobs: int = 1,
     address: str | None = None,
     device: api.Device = "auto",
@@ -167,12 +167,12 @@ def evaluate(
     split: str = "test",
     seed: int = 0,
     json: bool = False,
-    launcher: Where = "local",
+    launcher: LauncherName = "local",
     jobs: int = 1,
     address: str | None = None,
     device: api.Device = "auto",
     student: Recipe = STUDENT_RECIPE,
-    texts: Texts = "as-is",
+    texts: TextAdaptation = "as-is",
 ) -> None:
     """Train fresh students on a distilled set and print their recall on real pairs, mean ± standard deviation.
 
@@ -200,7 +200,7 @@ def evaluate(
     if json:
         print(json_module.dumps([row.to_dict()], indent=2))
         return
-    from pairstill.tables import results_table
+    from pairstill.studies.tables import results_table
 
     out_console.print(results_table([row], f"{row.towers}, protocol {row.protocol}, {row.split} split"))
 
@@ -209,7 +209,7 @@ def compare(
     recipe: str,
     out: str | None = None,
     data: str | None = None,
-    launcher: Where = "local",
+    launcher: LauncherName = "local",
     jobs: int = 1,
     address: str | None = None,
     micro_batch: int | None = None,
@@ -229,8 +229,8 @@ def compare(
             time, or the other way round. As many as take about 5 GiB in each row when left out.
         device: Where to compute.
     """
-    from pairstill.compare import compare as run
-    from pairstill.compare import read_study
+    from pairstill.studies.comparison import compare as run
+    from pairstill.studies.study import read_study
 
     folder = Path(_needed(out, "--out", "the folder of the results"))
     study = read_study(Path(recipe))
@@ -248,7 +248,7 @@ def train(
     seed: int = 0,
     device: api.Device = "auto",
     student: Recipe | None = None,
-    texts: Texts = "as-is",
+    texts: TextAdaptation = "as-is",
 ) -> None:
     """Train one student on a distilled set and keep it: a model that finds pictures by texts and texts by pictures.
 
@@ -275,7 +275,7 @@ def export(distilled: str, out: str | None = None, to: str = "hf") -> None:
         out: Folder to write.
         to: hf (parquet, for datasets.load_dataset and a hub's viewer), webdataset (tar shards) or folder (PNG files).
     """
-    from pairstill.exports import export as write
+    from pairstill.sets.exports import export as write
 
     folder = write(distilled, _needed(out, "--out", "the folder of the export"), to)
     out_console.print(f"{folder}: exported as {to}", soft_wrap=True)
@@ -290,7 +290,7 @@ def push(folder: str, repo: str | None = None, private: bool = True, endpoint: s
         private: Whether only you may see it.
         endpoint: Another hub than the usual one.
     """
-    from pairstill.exports.push import push_to_hub
+    from pairstill.sets.exports.push import push_to_hub
 
     address = push_to_hub(folder, str(_needed(repo, "--repo", "a name such as you/pairs")), private, endpoint)
     out_console.print(f"{folder} is at {address}", soft_wrap=True)
@@ -303,7 +303,7 @@ def report(folder: str, out: str | None = None) -> None:
         folder: A distilled set, a folder of several (such as that of `pairstill demo`), or the --out of a comparison.
         out: The file to write; FOLDER/report.html when left out.
     """
-    from pairstill.report.page import write_report
+    from pairstill.show.report.page import write_report
 
     path = write_report(Path(folder), Path(out) if out else None)
     out_console.print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB. Open it in a browser.", soft_wrap=True)
@@ -319,7 +319,7 @@ def serve(folder: str, host: str = "127.0.0.1", port: int = 8000) -> None:
         host: The address to listen on.
         port: The port to listen on.
     """
-    from pairstill.serve.start import serve as start
+    from pairstill.show.serve.server import serve as start
 
     start(Path(folder), host, port)
 
@@ -346,7 +346,7 @@ def demo(out: str = "runs/demo") -> None:
     Args:
         out: Folder for everything that it makes; run again to continue or to see the table again.
     """
-    from pairstill.demo import run_demo
+    from pairstill.cli.demo import run_demo
 
     run_demo(Path(out))
 
@@ -378,13 +378,13 @@ def _carrier(packages: list[str | None]) -> str:
 
 
 def _sources() -> dict[str, str]:
-    from pairstill.sources import SOURCES
+    from pairstill.data.sources import SOURCES
 
     return {name: source.summary for name, source in SOURCES.items()}
 
 
 def _protocols() -> dict[str, str]:
-    from pairstill.protocols import PROTOCOLS
+    from pairstill.training.protocols import PROTOCOLS
 
     return {name: protocol.summary for name, protocol in PROTOCOLS.items()}
 

@@ -9,18 +9,20 @@ from pathlib import Path
 from rich.console import Console
 
 from pairstill import api
-from pairstill.distilled import load
-from pairstill.evaluation import Row, evaluate_full
-from pairstill.methods import kmeans, mdm, random, rehearsal
-from pairstill.prepared import Prepared
-from pairstill.progress import console, duration
-from pairstill.protocols import protocol_named
-from pairstill.report.page import write_report
-from pairstill.report.pictures import before_and_after
-from pairstill.run import read_events
-from pairstill.tables import results_table, write_rows
-from pairstill.towers import Towers
-from pairstill.training import Recipe
+from pairstill.evaluation.scoring import Result, evaluate_full
+from pairstill.features.prepared_folder import PreparedDataset
+from pairstill.methods.distributions import mdm
+from pairstill.methods.selection import kmeans, random_pairs
+from pairstill.methods.through_training import rehearsal
+from pairstill.runtime.progress import console, duration
+from pairstill.runtime.run_folder import read_events
+from pairstill.sets.distilled_set import load
+from pairstill.show.report.page import write_report
+from pairstill.show.report.pairs_picture import before_and_after
+from pairstill.studies.tables import results_table, write_results
+from pairstill.towers.two_tower import Towers
+from pairstill.training.protocols import protocol_named
+from pairstill.training.training_recipe import Recipe
 
 SOURCE = "emoji"
 TOWERS = Towers(image="efficientnet_lite0", text="minilm", train="heads", image_size=64, embed_dim=256)
@@ -29,7 +31,7 @@ EXPERTS = 4
 RECIPE = Recipe(epochs=5)
 """Of the experts and of the students on the full set: ten epochs, as elsewhere, would take a minute more."""
 SETTINGS = {
-    "random": random.Settings(),
+    "random": random_pairs.Settings(),
     "kmeans": kmeans.Settings(),
     "mdm": mdm.Settings(iterations=20, check_every=10),
     "rehearsal": rehearsal.Settings(iterations=50, check_every=50, real_batch=1024, views=0),
@@ -37,7 +39,7 @@ SETTINGS = {
 BEST = "rehearsal"
 
 
-def run_demo(out: Path) -> list[Row]:
+def run_demo(out: Path) -> list[Result]:
     """Prepare, train experts, distil with each method, score five students each, and show the table."""
     started = time.monotonic()
     _say(1, "the embedded emoji set: 10,000 pictures in seven art styles, tested on a style never trained on")
@@ -53,14 +55,14 @@ def run_demo(out: Path) -> list[Row]:
         rows.append(replace(row, seconds=distilling + row.seconds))
     rows.append(evaluate_full(data.encoded(device=api.device_named("auto")), protocol_named("clean"), recipe=RECIPE))
     _keep_students(out, data)
-    write_rows(out / "results.json", rows)
+    write_results(out / "results.json", rows)
     before_and_after(load(out / "kmeans"), load(out / BEST), out / "pairs.png")
     write_report(out)
     _show(out, rows, time.monotonic() - started)
     return rows
 
 
-def _keep_students(out: Path, data: Prepared) -> None:
+def _keep_students(out: Path, data: PreparedDataset) -> None:
     """One student of the distilled pairs and one of all, to search with."""
     if not (out / "students" / BEST / "student.json").exists():
         api.train_student(out / BEST, data, out / "students" / BEST)
@@ -72,7 +74,7 @@ def _say(number: int, what: str) -> None:
     console.print(f"[bold]{number}/3[/] {what}", soft_wrap=True)
 
 
-def _show(out: Path, rows: list[Row], seconds: float) -> None:
+def _show(out: Path, rows: list[Result], seconds: float) -> None:
     printer = Console(highlight=False)
     printer.print(results_table(rows, f"1,000 pictures of an unseen style, {TOWERS.describe()}"))
     by_method = {row.method: row for row in rows}

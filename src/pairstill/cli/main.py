@@ -10,9 +10,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pairstill.errors import PairstillError, unknown
-from pairstill.progress import console
-from pairstill.redaction import without_secrets
+import yaml
+
+from pairstill.errors import PairstillError, unknown, without_secrets
+from pairstill.runtime.old_names import old_names, under_new_names, warn_of_old_name
+from pairstill.runtime.progress import console
 
 COMMANDS = {
     "demo": "embedded data, pip-installed weights: experts, distil, score, in minutes",
@@ -77,7 +79,7 @@ def _dispatch(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    from pairstill import commands
+    from pairstill.cli import commands
 
     if name == "ls" and rest and not rest[0].startswith("-"):
         rest = ["--what", *rest]
@@ -87,7 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _report(error: PairstillError, arguments: list[str]) -> int:
-    from pairstill.run import Interrupted
+    from pairstill.runtime.run_folder import Interrupted
 
     if isinstance(error, Interrupted):
         console.print(f"{error}\nContinue with:  {_again(arguments)}", soft_wrap=True, markup=False)
@@ -112,6 +114,8 @@ def _parse(name: str, function: Callable[..., None], arguments: list[str]) -> di
     """Options of a command from its signature, a YAML file (--config) and the command line."""
     from jsonargparse import ArgumentError, ArgumentParser
 
+    from pairstill.methods import method_named
+
     parser = ArgumentParser(
         prog=f"pairstill {name}",
         description=str(inspect.getdoc(function)).split("\n\nArgs:")[0],
@@ -121,10 +125,13 @@ def _parse(name: str, function: Callable[..., None], arguments: list[str]) -> di
     )
     parser.add_argument("--config", action="config", help="YAML file with any of these options.")
     parser.add_function_arguments(function, as_positional=True, skip={"settings"})
+    words = _with_underscores(arguments, function)
     if "settings" in inspect.signature(function).parameters:
-        _add_method_settings(parser, arguments)
+        settings = method_named(_method_of(arguments)).settings
+        parser.add_class_arguments(settings, "settings")
+        words = _with_new_names(words, settings)
     try:
-        namespace = parser.parse_args(_with_underscores(arguments, function))
+        namespace = parser.parse_args(words)
     except ArgumentError as error:
         raise PairstillError(f"{_readable(str(error))} See: pairstill {name} --help") from None
     instantiate = getattr(parser, "instantiate", parser.instantiate_classes)  # its name before jsonargparse 4.49
@@ -132,17 +139,44 @@ def _parse(name: str, function: Callable[..., None], arguments: list[str]) -> di
     return {key: value for key, value in values.items() if key not in ("config", "print_config")}
 
 
-def _add_method_settings(parser: Any, arguments: list[str]) -> None:
-    """The chosen method's own settings, as --settings.NAME."""
-    from pairstill.methods import method_named
+def _with_new_names(words: list[str], settings: type) -> list[str]:
+    """Settings of a method that were renamed, as options and in a YAML file, by the names that they have now."""
+    old = old_names(settings)
+    result = []
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        name = option.removeprefix("--settings.")
+        if option != name and name in old:
+            warn_of_old_name(option, f"--settings.{old[name]}")
+            result.append(f"--settings.{old[name]}{equals}{value}")
+        elif place and words[place - 1] == "--config":
+            result.append(_config_with_new_names(word, settings))
+        elif option == "--config" and equals:
+            result.append(f"--config={_config_with_new_names(value, settings)}")
+        else:
+            result.append(word)
+    return result
 
-    parser.add_class_arguments(method_named(_method_of(arguments)).settings, "settings")
+
+def _config_with_new_names(path: str, settings: type) -> str:
+    """The path of a YAML file, or its text with new names where it has old ones."""
+    given = _read_config(path)
+    own = given.get("settings")
+    if not isinstance(own, dict) or not old_names(settings).keys() & own.keys():
+        return path
+    return yaml.safe_dump({**given, "settings": under_new_names(settings, own, "settings.")})
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            return dict(yaml.safe_load(file) or {})
+    except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
+        raise PairstillError(f"--config {path}: not a readable YAML file: {error}.") from error
 
 
 def _method_of(arguments: list[str]) -> str:
     """The method that the command line or its YAML file names, before anything else is parsed."""
-    import yaml
-
     from pairstill.api import DEFAULT_METHOD
 
     method = DEFAULT_METHOD
@@ -152,11 +186,7 @@ def _method_of(arguments: list[str]) -> str:
         if option == "--method":
             return following
         if option == "--config":
-            try:
-                with open(following, encoding="utf-8") as file:  # noqa: PTH123
-                    method = str((yaml.safe_load(file) or {}).get("method", method))
-            except (OSError, yaml.YAMLError, AttributeError) as error:
-                raise PairstillError(f"--config {following}: not a readable YAML file: {error}.") from error
+            method = str(_read_config(following).get("method", method))
     return method
 
 
@@ -201,7 +231,3 @@ def _formatter() -> type:
 
 def _positionals(actions: Any) -> str:
     return " ".join(action.dest.upper() for action in actions if not action.option_strings)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

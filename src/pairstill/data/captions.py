@@ -9,7 +9,7 @@ from typing import overload
 
 import numpy as np
 
-from pairstill.pairs import Indices
+from pairstill.data.pair_dataset import Indices
 
 BYTES_AT_ONCE = 1 << 24
 

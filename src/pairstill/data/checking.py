@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pairstill.data.decoding import decode, map_chunks
+from pairstill.data.findings import Findings, Spread
+from pairstill.data.pair_dataset import ImageStore, Indices, PairDataset, is_unicode
+from pairstill.data.sources.source_spec import OnBad
 from pairstill.errors import PairstillError
-from pairstill.findings import Findings, Spread
-from pairstill.pairs import ImageStore, Indices, PairDataset, is_unicode
-from pairstill.pictures import decode, map_chunks
-from pairstill.sources.spec import OnBad
 
 SHOWN = 10
 # Which split keeps a picture that several have: scores must stay honest, training can spare a picture.

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from pairstill.data.pair_dataset import ImageStore, Indices
 from pairstill.errors import PairstillError
-from pairstill.pairs import ImageStore, Indices
 
 Pixels = NDArray[np.uint8]
 T = TypeVar("T")

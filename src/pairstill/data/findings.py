@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from pairstill.pairs import Indices
+from pairstill.data.pair_dataset import Indices
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Spread:
 
 @dataclass
 class Findings:
-    """What `pairstill.check.check` found.
+    """What `pairstill.data.checking.check` found.
 
     Counts by split, spreads and sizes are of what was kept; the rest counts what was wrong, dropped or not.
     """

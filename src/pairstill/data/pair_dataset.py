@@ -89,7 +89,7 @@ class PairDataset:
 
     A picture may have several captions (Flickr8k) and a caption several pictures (emoji): `links` holds every
     pair that belongs together, shape [P, 2] (picture, caption). A training pair is one link.
-    `digests` [I, 32] holds the SHA-256 of every picture once `pairstill.check.check` has read them all.
+    `digests` [I, 32] holds the SHA-256 of every picture once `pairstill.data.checking.check` has read them all.
     """
 
     name: str

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
 
 from torch import Tensor
 
-from pairstill.bank import Bank
-from pairstill.distilled import DistilledSet, nearest_captions
-from pairstill.encoded import Encoded, EncodedSplit
-from pairstill.metrics import Recall
-from pairstill.run import Run
-from pairstill.students import Candidate
-from pairstill.training import STUDENT_RECIPE, Recipe
+from pairstill.experts.bank import Bank
+from pairstill.features.encoded_dataset import EncodedDataset, EncodedSplit
+from pairstill.runtime.checked_fields import checked
+from pairstill.runtime.old_names import under_new_names
+from pairstill.runtime.run_folder import Run
+from pairstill.sets.distilled_set import DistilledSet, nearest_captions
+from pairstill.training.recall import Recall
+from pairstill.training.student_training import Candidate
+from pairstill.training.training_recipe import STUDENT_RECIPE, Recipe
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Context:
     """All that a method may use besides the training pairs.
 
     Attributes:
+        method: Name of the method.
         encoded: The dataset through its towers.
         count: How many pairs to make.
         seed: The one source of randomness.
@@ -34,7 +37,8 @@ class Context:
         student: How the students are trained that will be scored.
     """
 
-    encoded: Encoded
+    method: str
+    encoded: EncodedDataset
     count: int
     seed: int
     settings: Any
@@ -54,24 +58,38 @@ class Method:
     """An entry of the registry.
 
     Attributes:
+        name: What people call it by.
         summary: What it is, in a line.
         settings: The class of its settings.
         fit: The function that does it.
         needs_bank: Whether it reads experts.
-        reads: The image encoders that it reads with besides that of the towers, by its settings.
+        extra_encoders: The image encoders that it uses besides that of the towers, by its settings.
     """
 
+    name: str
     summary: str
     settings: type
     fit: Callable[[EncodedSplit, Context], DistilledSet]
     needs_bank: bool = False
-    reads: Callable[[Any], Sequence[str]] = lambda settings: ()
+    extra_encoders: Callable[[Any], Sequence[str]] = lambda settings: ()
+
+
+def settings_of(method: Method, changes: Mapping[str, Any], where: str = "") -> Any:
+    """A method's settings with some changed, or an error that says where."""
+    what = f"{where}: setting of {method.name}" if where else f"setting of {method.name}"
+    return method.settings(**checked(method.settings, changes, what))
+
+
+def config_under_new_names(config: Mapping[str, Any], settings: type) -> dict[str, Any]:
+    """The config of a run that an older version may have written, by the names of this one."""
+    renamed = {"also": "extra_encoders"}
+    plain = {renamed.get(name, name): value for name, value in config.items()}
+    return {**plain, "settings": under_new_names(settings, config.get("settings", {}))}
 
 
 def finished(
     pairs: EncodedSplit,
     context: Context,
-    method: str,
     images: Tensor,
     texts: Tensor,
     similarity: Tensor | None = None,
@@ -84,7 +102,7 @@ def finished(
     encoded = context.encoded
     encoder = encoded.image_encoder
     info = {
-        "method": method,
+        "method": context.method,
         "settings": asdict(context.settings),
         "seed": context.seed,
         "towers": encoded.identity(),

@@ -1,4 +1,7 @@
-"""What a teacher sees in the pairs when a distillation is over: for people, nothing is chosen by it."""
+"""Diagnostics of finished pairs for the report: cosines in a teacher's or student's space, and merge ratios.
+
+Nothing is chosen by them.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pairstill.bank import Bank
-from pairstill.losses import agreement, discrepancy
-from pairstill.merge import merge_ratio
-from pairstill.teachers import draw_checkpoints
+from pairstill.experts.bank import Bank
+from pairstill.experts.model_stock import merge_ratio
+from pairstill.experts.teacher_weights import draw_checkpoints
+from pairstill.training.losses import agreement, discrepancy
 
 SHOWN_REAL_PAIRS = 500
 BINS = 40
@@ -19,7 +22,7 @@ RATIO_DRAWS = 64
 Vectors = tuple[Tensor, Tensor]
 
 
-def anatomy(real: Vectors, initial: Vectors, distilled: Vectors) -> dict[str, Any]:
+def pair_diagnostics(real: Vectors, initial: Vectors, distilled: Vectors) -> dict[str, Any]:
     """Histograms over -1...1 of three cosines, for real, initial and distilled pairs: unit vectors (images, texts).
 
     `match`: between a pair's picture and its text. `agreement`, `discrepancy`: between the joint features of two
@@ -34,7 +37,7 @@ def anatomy(real: Vectors, initial: Vectors, distilled: Vectors) -> dict[str, An
     return found
 
 
-def ratios_by_layer(bank: Bank, random: torch.Generator, experts: int) -> list[dict[str, Any]]:
+def merge_ratios_by_layer(bank: Bank, random: torch.Generator, experts: int) -> list[dict[str, Any]]:
     """The merge ratio t of every layer: its mean and deviation over random draws of experts."""
     drawn = []
     for _ in range(RATIO_DRAWS):

@@ -18,7 +18,7 @@ TUNED = ("bias", "norm")
 """Parts of names of the parameters that are tuned: biases and norms only, as DiffFit does."""
 
 
-class Diffusion:
+class DiffusionModel:
     """A latent diffusion pipeline whose noise predictor can be tuned through the pictures that it would make.
 
     Attributes:

@@ -9,20 +9,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pairstill.bank import Bank
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
-from pairstill.files import write_json
-from pairstill.methods.anatomy import SHOWN_REAL_PAIRS, anatomy, ratios_by_layer
-from pairstill.methods.checks import check_settings
-from pairstill.methods.contract import Context, finished
-from pairstill.methods.first_pairs import read_first_pairs
-from pairstill.methods.optimise import Chosen, optimise
-from pairstill.methods.start import start
-from pairstill.methods.synthetic import SyntheticPairs
-from pairstill.seeds import generator
-from pairstill.teacher import Teacher
-from pairstill.teachers import TEACHERS
+from pairstill.distillation.contract import Context, finished
+from pairstill.distillation.diagnostics import SHOWN_REAL_PAIRS, merge_ratios_by_layer, pair_diagnostics
+from pairstill.distillation.initial_pairs import initial_pairs
+from pairstill.distillation.outer_loop import ChosenIterate, optimise
+from pairstill.distillation.setting_checks import check_settings
+from pairstill.distillation.synthetic_pairs import SyntheticPairs
+from pairstill.experts.bank import Bank
+from pairstill.experts.frozen_teacher import Teacher
+from pairstill.experts.teacher_weights import TEACHERS
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.runtime.files import write_json
+from pairstill.runtime.seeds import generator
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.sets.initial_record import read_initial_pairs
+from pairstill.sets.run_record import DIAGNOSTICS
 
 Vectors = tuple[Tensor, Tensor]
 Objective = Callable[[Vectors, Vectors, Any], tuple[Tensor, dict[str, float]]]
@@ -32,7 +33,7 @@ Init = Literal["kmeans", "kmeans-projected", "kmeans-image", "kmeans-text", "ran
 
 
 @dataclass(frozen=True)
-class TeacherSettings:
+class DistributionMatchingSettings:
     """Settings; the defaults are the paper's for Flickr8k, 100 pairs.
 
     Args:
@@ -66,14 +67,14 @@ class TeacherSettings:
         check_settings(self, least, ("clip",))
 
 
-def distil_under_teachers(pairs: EncodedSplit, context: Context, name: str, objective: Objective) -> DistilledSet:
+def match_distributions(pairs: EncodedSplit, context: Context, objective: Objective) -> DistilledSet:
     """Move pixels and text embeddings down the gradient of `objective`."""
-    settings: TeacherSettings = context.settings
+    settings: DistributionMatchingSettings = context.settings
     bank = context.need_bank()
     teacher = Teacher(context.encoded)
 
     def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
-        random = generator(context.seed, name, iteration)
+        random = generator(context.seed, context.method, iteration)
         teacher.load(TEACHERS[settings.teacher](bank, random, settings.merged_experts, settings.alpha))
         real = encode_real_batch(pairs, teacher, settings.real_batch, random)
         encoded = teacher(
@@ -84,35 +85,35 @@ def distil_under_teachers(pairs: EncodedSplit, context: Context, name: str, obje
         return terms
 
     synthetic = SyntheticPairs(
-        *start(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum
+        *initial_pairs(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum
     )
-    chosen = optimise(context, name, synthetic, step, settings.iterations, settings.check_every)
-    _look_inside(pairs, context, name, teacher, bank, chosen)
-    return finished(pairs, context, name, chosen.images, chosen.texts, chosen=chosen.provenance())
+    chosen = optimise(context, synthetic, step, settings.iterations, settings.check_every)
+    _write_diagnostics(pairs, context, teacher, bank, chosen)
+    return finished(pairs, context, chosen.images, chosen.texts, chosen=chosen.provenance())
 
 
 @torch.no_grad()
-def _look_inside(
-    pairs: EncodedSplit, context: Context, name: str, teacher: Teacher, bank: Bank, chosen: Chosen
+def _write_diagnostics(
+    pairs: EncodedSplit, context: Context, teacher: Teacher, bank: Bank, chosen: ChosenIterate
 ) -> None:
     """Write what a teacher of this run sees in real, initial and distilled pairs into the run folder."""
-    settings: TeacherSettings = context.settings
-    random = generator(context.seed, name, "anatomy")
+    settings: DistributionMatchingSettings = context.settings
+    random = generator(context.seed, context.method, "anatomy")
     teacher.load(TEACHERS[settings.teacher](bank, random, settings.merged_experts, settings.alpha))
-    first, encoder = read_first_pairs(context.run.folder), context.encoded.image_encoder
-    assert first is not None, "every start keeps its first pairs"
+    first, encoder = read_initial_pairs(context.run.folder), context.encoded.image_encoder
+    assert first is not None, "initial pairs are always kept"
 
     def encode(images: Tensor, texts: Tensor) -> Vectors:
         return teacher(context.encoded.to_inputs(images).to(teacher.device), texts.to(teacher.device))
 
-    found = anatomy(
+    found = pair_diagnostics(
         encode_real_batch(pairs, teacher, SHOWN_REAL_PAIRS, random),
         encode(encoder.normalise(first.pictures), first.texts),
         encode(chosen.images, chosen.texts),
     )
     if len(bank.experts) >= settings.merged_experts:
-        found["ratios"] = ratios_by_layer(bank, random, settings.merged_experts)
-    write_json(context.run.folder / "anatomy.json", found)
+        found["ratios"] = merge_ratios_by_layer(bank, random, settings.merged_experts)
+    write_json(context.run.folder / DIAGNOSTICS, found)
 
 
 @torch.no_grad()

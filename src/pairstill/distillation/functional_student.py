@@ -1,4 +1,4 @@
-"""A student as a function of its parameters and of the pairs that it trains on: its steps can be differentiated."""
+"""A student as a function of its parameters and of its training pairs, so that its steps can be differentiated."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pairstill.losses import TEMPERATURE, info_nce, weighted_bce
-from pairstill.seeds import global_seed
-from pairstill.towers import TwoTower
+from pairstill.runtime.seeds import global_seed
+from pairstill.towers.two_tower import TwoTower
+from pairstill.training.losses import TEMPERATURE, info_nce, weighted_bce
 
 Parameters = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Material:
+class StudentData:
     """What the student trains on; gradients are taken for all of it.
 
     Attributes:
@@ -47,8 +47,8 @@ def draw_batches(count: int, size: int, steps: int, random: torch.Generator) -> 
     return batches[:steps]
 
 
-class Student:
-    """A two-tower model as a function of its parameters, whose dropout repeats when a step is taken again."""
+class FunctionalStudent:
+    """A two-tower model as a function of its parameters. Its dropout repeats when a step is taken again."""
 
     def __init__(self, model: TwoTower, seed: int, temperature: float = TEMPERATURE) -> None:
         """`temperature` is that of the loss."""
@@ -60,7 +60,7 @@ class Student:
         """Whether a parameter belongs to the text tower."""
         return name in self._text
 
-    def gradients(self, parameters: Parameters, data: Material, rows: Tensor, step: int, graph: bool) -> Parameters:
+    def gradients(self, parameters: Parameters, data: StudentData, rows: Tensor, step: int, graph: bool) -> Parameters:
         """The gradient of the student's loss on some rows; with `graph`, one that can be differentiated again."""
         loss = self.loss(self.model, parameters, (data.inputs[rows], data.texts[rows]), data, rows, step)
         found = torch.autograd.grad(loss, list(parameters.values()), create_graph=graph)
@@ -71,7 +71,7 @@ class Student:
         model: TwoTower,
         parameters: Parameters,
         inputs: tuple[Tensor, Tensor],
-        data: Material,
+        data: StudentData,
         rows: Tensor,
         step: int,
     ) -> Tensor:
@@ -82,12 +82,12 @@ class Student:
             return info_nce(images, texts, self.temperature)
         return weighted_bce(images, texts, data.similarity[rows][:, rows], self.temperature)
 
-    def lr(self, name: str, data: Material) -> Tensor:
+    def lr(self, name: str, data: StudentData) -> Tensor:
         """The step size of a parameter's tower."""
         return data.text_lr if self.is_text(name) else data.image_lr
 
 
-def tracked(parameters: Mapping[str, Tensor]) -> Parameters:
+def as_leaves(parameters: Mapping[str, Tensor]) -> Parameters:
     """The same values as leaves of a new graph."""
     return {name: value.detach().requires_grad_() for name, value in parameters.items()}
 

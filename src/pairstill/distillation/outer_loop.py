@@ -1,4 +1,4 @@
-"""The loop around every distiller: progress, checks, checkpoints, Ctrl-C and divergence."""
+"""The outer loop around every method that optimises: progress, checks, checkpoints, Ctrl-C and divergence."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
+from pairstill.distillation.contract import Context
+from pairstill.distillation.synthetic_pairs import Diverged, SyntheticPairs
 from pairstill.errors import PairstillError
-from pairstill.methods.contract import Context
-from pairstill.methods.synthetic import Diverged, SyntheticPairs
-from pairstill.progress import progress
-from pairstill.run import Interrupted
-from pairstill.students import Candidate
+from pairstill.runtime.progress import progress
+from pairstill.runtime.run_folder import Interrupted
+from pairstill.training.student_training import Candidate
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 WORK_PER_SAVING = 100.0
@@ -31,7 +31,7 @@ def plain(tensors: Mapping[str, Tensor]) -> Candidate:
 
 
 @dataclass
-class Chosen:
+class ChosenIterate:
     """What to keep, by name: that with the best recall where a protocol chooses by one, else the last."""
 
     tensors: dict[str, Tensor]
@@ -56,14 +56,13 @@ class Chosen:
 
 def optimise(
     context: Context,
-    label: str,
     synthetic: SyntheticPairs,
     step: Step,
     iterations: int,
     check_every: int,
     as_candidate: Callable[[Mapping[str, Tensor]], Candidate] = plain,
     advice: str = "Lower --settings.image-lr and --settings.text-lr",
-) -> Chosen:
+) -> ChosenIterate:
     """Run `step` until `iterations`, from where the run folder's checkpoint stands.
 
     `as_candidate` makes what students train on out of the tensors that are optimised; `advice` is for a person whose
@@ -80,7 +79,7 @@ def optimise(
     saved_at, wait = time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
     with (
         context.run.interruptible(),
-        progress(f"{label}, {context.count} pairs", iterations, done) as advance,
+        progress(f"{context.method}, {context.count} pairs", iterations, done) as advance,
     ):
         check()
         while done < iterations:
@@ -104,7 +103,7 @@ def optimise(
 
 
 def _guarded(
-    context: Context, synthetic: SyntheticPairs, chosen: Chosen, step: Step, done: int, advice: str
+    context: Context, synthetic: SyntheticPairs, chosen: ChosenIterate, step: Step, done: int, advice: str
 ) -> dict[str, float]:
     try:
         return step(synthetic, done)
@@ -119,7 +118,7 @@ def _guarded(
 def _check(
     context: Context,
     synthetic: SyntheticPairs,
-    chosen: Chosen,
+    chosen: ChosenIterate,
     done: int,
     as_candidate: Callable[[Mapping[str, Tensor]], Candidate],
 ) -> None:
@@ -134,19 +133,19 @@ def _check(
         chosen.iteration, chosen.recall = done, recall.mean
 
 
-def _save(context: Context, synthetic: SyntheticPairs, chosen: Chosen, done: int) -> None:
+def _save(context: Context, synthetic: SyntheticPairs, chosen: ChosenIterate, done: int) -> None:
     tensors = {**synthetic.state(), **{f"chosen.{name}": value for name, value in chosen.tensors.items()}}
     state = {"done": done, "iteration": chosen.iteration, "recall": chosen.recall, "checks": chosen.checks}
     context.run.save_checkpoint(tensors, state)
 
 
-def _restore(context: Context, synthetic: SyntheticPairs) -> tuple[Chosen, int]:
+def _restore(context: Context, synthetic: SyntheticPairs) -> tuple[ChosenIterate, int]:
     saved = context.run.load_checkpoint()
     if saved is None:
-        return Chosen({name: value.clone() for name, value in synthetic.values().items()}), 0
+        return ChosenIterate({name: value.clone() for name, value in synthetic.values().items()}), 0
     tensors, state = saved
     synthetic.load_state(tensors)
-    chosen = Chosen(
+    chosen = ChosenIterate(
         {name: tensors[f"chosen.{name}"] for name in synthetic.values()},
         state["iteration"],
         state["recall"],

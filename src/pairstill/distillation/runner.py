@@ -7,31 +7,32 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from pairstill.augment import dsa
-from pairstill.bank import Bank
-from pairstill.distilled import DistilledSet, load
-from pairstill.encoded import Encoded
+from pairstill.data.augmentation import dsa
+from pairstill.distillation.contract import Context, Method, config_under_new_names
 from pairstill.errors import PairstillError
-from pairstill.files import alone_in
-from pairstill.init import check_count
-from pairstill.methods import Context, method_named
-from pairstill.metrics import Recall
-from pairstill.parallel import agreed, own_folder, together
-from pairstill.peak import peak_mib
-from pairstill.protocols import Protocol
-from pairstill.run import Run
-from pairstill.seeds import derive
-from pairstill.students import Candidate, as_training_pairs, learnt_recipe, train_student
-from pairstill.training import STUDENT_RECIPE, Recipe, TrainingDiverged
+from pairstill.experts.bank import Bank
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.features.subset_selection import check_count
+from pairstill.runtime.files import held_alone
+from pairstill.runtime.memory import peak_mib
+from pairstill.runtime.process_group import broadcast_from_first, process_group, rank_folder
+from pairstill.runtime.run_folder import Run
+from pairstill.runtime.seeds import derive
+from pairstill.sets.distilled_set import DistilledSet, load
+from pairstill.training.protocols import Protocol
+from pairstill.training.recall import Recall
+from pairstill.training.student_training import Candidate, as_training_pairs, learnt_recipe, train_student
+from pairstill.training.training_loop import TrainingDiverged
+from pairstill.training.training_recipe import STUDENT_RECIPE, Recipe
 
 SELECTION_STUDENTS = 2
 """Students behind each score by which an iteration is chosen; the figure itself is taken with others."""
 
 
 def distill(
-    encoded: Encoded,
+    encoded: EncodedDataset,
     out: Path,
-    method: str,
+    method: Method,
     pairs: int,
     protocol: Protocol,
     bank: Bank | None = None,
@@ -45,7 +46,7 @@ def distill(
     Args:
         encoded: The dataset through its towers.
         out: Folder of the set; its run is kept in `out/run`.
-        method: A name from `pairstill.methods.METHODS`.
+        method: How to distil.
         pairs: How many pairs to make.
         protocol: Decides on which split, if any, the iteration is chosen.
         bank: Experts, for methods that need them.
@@ -54,16 +55,15 @@ def distill(
         resume: Continue the run in `out`, or return its result if it is finished.
         student: How the students are trained that rehearse, and those by whose recall the iteration is chosen.
     """
-    chosen = method_named(method)
     protocol.check(encoded.towers)
     check_count(pairs, len(encoded.dataset.splits["train"]))
-    settings = settings if settings is not None else chosen.settings()
-    if chosen.needs_bank and bank is None:
-        raise PairstillError(f"method '{method}' needs experts: give --bank, made by `pairstill experts`.")
+    settings = settings if settings is not None else method.settings()
+    if method.needs_bank and bank is None:
+        raise PairstillError(f"method '{method.name}' needs experts: give --bank, made by `pairstill experts`.")
     if bank is not None:
         bank.check(encoded.identity(), encoded.dataset.fingerprint)
     config = {
-        "method": method,
+        "method": method.name,
         "settings": dataclasses.asdict(settings),
         "pairs": pairs,
         "protocol": protocol.name,
@@ -71,32 +71,32 @@ def distill(
         "seed": seed,
         "towers": encoded.identity(),
         "dataset": encoded.dataset.fingerprint,
-        "bank": bank.fingerprint() if bank and chosen.needs_bank else None,
+        "bank": bank.fingerprint() if bank and method.needs_bank else None,
         **({"precision": "mixed"} if encoded.passes.precision == "mixed" else {}),
-        **({"also": other} if (other := encoded.others(chosen.reads(settings))) else {}),
+        **({"extra_encoders": other} if (other := encoded.others(method.extra_encoders(settings))) else {}),
     }
     if (out / "distilled.json").exists() and not (out / "run" / "run.json").exists():
         raise PairstillError(f"{out} already holds a distilled set that was not made here. Choose another --out.")
-    with together(encoded.device), own_folder(out) as folder, alone_in(folder / "run"):
-        run = Run(folder / "run", config, resume)
+    with process_group(encoded.device), rank_folder(out) as folder, held_alone(folder / "run"):
+        run = Run(folder / "run", config, resume, lambda written: config_under_new_names(written, method.settings))
         if (out / "distilled.json").exists():
             return load(out)
         score = _selection_score(encoded, protocol, student, seed)
-        context = Context(encoded, pairs, seed, settings, run, bank, score, student)
-        distilled = chosen.fit(encoded.split("train"), context)
+        context = Context(method.name, encoded, pairs, seed, settings, run, bank, score, student)
+        distilled = method.fit(encoded.split("train"), context)
         distilled.save(folder)
         run.event("done", pairs=len(distilled), peak_mib=peak_mib())
         return distilled
 
 
-def _selection_score(encoded: Encoded, protocol: Protocol, recipe: Recipe, seed: int) -> Any:
+def _selection_score(encoded: EncodedDataset, protocol: Protocol, recipe: Recipe, seed: int) -> Any:
     """A function that scores candidate pairs on the protocol's split, or None where the last iteration is taken."""
     if protocol.select_on == "last":
         return None
     split = encoded.split(protocol.select_on)
 
     def score(candidate: Candidate) -> Recall:
-        return agreed(lambda: found(candidate))  # type: ignore[no-any-return]
+        return broadcast_from_first(lambda: found(candidate))  # type: ignore[no-any-return]
 
     def found(candidate: Candidate) -> Recall:
         pairs = as_training_pairs(encoded, candidate, dsa if protocol.augment else None)

@@ -1,4 +1,4 @@
-"""Reader: an image encoder that rehearsing students read with, and the real pairs as it sees them."""
+"""The image encoder of an inner loop's students, and the real pairs as features of it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pairstill.drawing import LinksByPicture
-from pairstill.encoded import Encoded, EncodedSplit
-from pairstill.towers import ImageEncoder, TwoTower, build_heads
+from pairstill.data.pair_sampling import LinksByPicture
+from pairstill.features.encoded_dataset import EncodedDataset, EncodedSplit
+from pairstill.towers.image_encoder import ImageEncoder
+from pairstill.towers.two_tower import TwoTower, build_heads
 
 
-class Reader:
-    """One of the image encoders under which students rehearse.
+class StudentEncoder:
+    """One of the image encoders with which students train in the inner loop.
 
     Attributes:
-        real: The real pairs as it sees them.
+        real: The real pairs as its features.
     """
 
-    def __init__(self, encoded: Encoded, pairs: EncodedSplit, views: int, written_for: ImageEncoder) -> None:
-        """`written_for` is the encoder whose normalisation the synthetic pixels are in."""
-        self._encoded, self._written_for = encoded, written_for
-        self.real = RealPairs(pairs, encoded, views)
+    def __init__(self, encoded: EncodedDataset, pairs: EncodedSplit, views: int, pixels_for: ImageEncoder) -> None:
+        """`pixels_for` is the encoder whose normalisation the synthetic pixels have."""
+        self._encoded, self._pixels_for = encoded, pixels_for
+        self.real = RealPairSampler(pairs, encoded, views)
 
     @property
     def fingerprint(self) -> str:
@@ -31,8 +32,8 @@ class Reader:
         return self._encoded.image_encoder.fingerprint
 
     def features(self, pixels: Tensor) -> Tensor:
-        """Pixels [N, 3, S, S], normalised for the encoder that they are written for, to features [N, d]."""
-        own, other = self._encoded.image_encoder, self._written_for
+        """Pixels [N, 3, S, S], normalised for `pixels_for`, to features [N, d]."""
+        own, other = self._encoded.image_encoder, self._pixels_for
         if (own.mean, own.std) != (other.mean, other.std):
             pixels = own.normalise(other.denormalise(pixels))
         return self._encoded.through_backbone(pixels)
@@ -40,17 +41,17 @@ class Reader:
     def fresh_student(self, width: int | None, seed: int) -> TwoTower:
         """All that a student trains but the backbone: two projectors in `heads`, in `full` the texts' alone.
 
-        In `heads` they are as wide as those that are scored, unless a width is given.
+        In `heads` they are as wide as those of evaluated students, unless a width is given.
         """
         encoded = self._encoded
         towers = replace(encoded.towers, embed_dim=width or encoded.towers.embed_dim)
         return build_heads(towers, encoded.image_encoder.width, encoded.text_width, seed).to(encoded.device)
 
 
-class RealPairs:
+class RealPairSampler:
     """Real pictures as features, in several views, each with its captions."""
 
-    def __init__(self, pairs: EncodedSplit, encoded: Encoded, views: int = 0) -> None:
+    def __init__(self, pairs: EncodedSplit, encoded: EncodedDataset, views: int = 0) -> None:
         self._pairs, self._encoded = pairs.pairs, encoded
         self._links = LinksByPicture(pairs.pairs.links)
         self._features = encoded.split_features(pairs)

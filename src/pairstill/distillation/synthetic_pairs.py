@@ -28,9 +28,9 @@ class SyntheticPairs:
 
     Attributes:
         images, texts: The pairs.
-        turns: The images again, as parts that move one at a time: a part without a gradient stays as it is, and so
-            does all that its optimiser keeps. One part, unless more were asked for.
-        more: What is learnt besides, by name.
+        image_blocks: The images again, as blocks that are updated one at a time: a block without a gradient stays as it
+            is, and so does all that its optimiser keeps. One block, unless more were asked for.
+        extra: What is learnt besides, by name.
         kept: What is not learnt and yet part of the state, by name.
     """
 
@@ -41,21 +41,21 @@ class SyntheticPairs:
         image_lr: float,
         text_lr: float,
         momentum: float,
-        more: Mapping[str, tuple[Tensor, float]] | None = None,
+        extra: Mapping[str, tuple[Tensor, float]] | None = None,
         adam: bool = False,
-        turns: int = 1,
+        blocks: int = 1,
     ) -> None:
-        """`more` has, by name, what else is learnt and its step size; Adam's first beta is the momentum."""
+        """`extra` has, by name, what else is learnt and its step size; Adam's first beta is the momentum."""
         # In the memory layout that convolutions like, so that neither pixels nor their gradient are ever rearranged.
         self.images = images.detach().clone(memory_format=torch.channels_last)
-        self.turns = [self.images] if turns == 1 else list(self.images.tensor_split(turns))
-        for part in self.turns:
+        self.image_blocks = [self.images] if blocks == 1 else list(self.images.tensor_split(blocks))
+        for part in self.image_blocks:
             part.requires_grad_()
         self.texts = texts.detach().clone().requires_grad_()
-        more = more or {}
-        self.more = {name: value.detach().clone().requires_grad_() for name, (value, _) in more.items()}
+        extra = extra or {}
+        self.extra = {name: value.detach().clone().requires_grad_() for name, (value, _) in extra.items()}
         self.kept: dict[str, Tensor] = {}
-        lrs = [*[image_lr] * turns, text_lr, *(lr for _, lr in more.values())]
+        lrs = [*[image_lr] * blocks, text_lr, *(lr for _, lr in extra.values())]
         self._lrs, self._momentum = dict(zip(self._learnt(), lrs, strict=True)), momentum
         self._speed = 0.0  # no velocity of the optimiser is above this
         groups = [{"params": [value], "lr": self._lrs[name]} for name, value in self._learnt().items()]
@@ -72,18 +72,18 @@ class SyntheticPairs:
             group["lr"] = factor * lr
 
     def _learnt(self) -> dict[str, Tensor]:
-        parts = {f"images.{number}": part for number, part in enumerate(self.turns)}
+        parts = {f"images.{number}": part for number, part in enumerate(self.image_blocks)}
         images = parts if len(parts) > 1 else {"images": self.images}
-        return {**images, "texts": self.texts, **self.more}
+        return {**images, "texts": self.texts, **self.extra}
 
     def values(self) -> dict[str, Tensor]:
         """All that is learnt, by name, without gradients; not a copy."""
-        learnt = {"images": self.images, "texts": self.texts, **self.more}
+        learnt = {"images": self.images, "texts": self.texts, **self.extra}
         return {name: value.detach() for name, value in learnt.items()}
 
-    def pixels(self, device: torch.device, turn: int = 0) -> Tensor:
-        """The images of a turn where the networks are."""
-        return self.turns[turn].to(device)
+    def pixels(self, device: torch.device, block: int = 0) -> Tensor:
+        """The images of a block where the networks are."""
+        return self.image_blocks[block].to(device)
 
     def update(self, loss: Tensor, clip: float) -> None:
         """One step down the gradient of `loss`, whose norm over all that is learnt is clipped to `clip`."""

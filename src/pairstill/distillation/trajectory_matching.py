@@ -1,4 +1,4 @@
-"""What the three trajectory-matching methods share: settings, and the loop from a drawn span to an update."""
+"""What the trajectory matching methods share: settings, and the loop from a drawn segment to an update."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import Encoded, EncodedSplit
-from pairstill.methods.checks import check_settings
-from pairstill.methods.contract import Context, finished
-from pairstill.methods.differentiable import Material, Student, draw_batches
-from pairstill.methods.optimise import optimise
-from pairstill.methods.start import start
-from pairstill.methods.synthetic import SyntheticPairs
-from pairstill.methods.trajectory import draw_span, step_by_step, unrolled
-from pairstill.seeds import derive, generator
-from pairstill.students import Candidate
+from pairstill.distillation.contract import Context, finished
+from pairstill.distillation.functional_student import FunctionalStudent, StudentData, draw_batches
+from pairstill.distillation.initial_pairs import initial_pairs
+from pairstill.distillation.outer_loop import optimise
+from pairstill.distillation.setting_checks import check_settings
+from pairstill.distillation.synthetic_pairs import SyntheticPairs
+from pairstill.distillation.trajectory_loss import draw_segment, stepwise_loss, unrolled_loss
+from pairstill.features.encoded_dataset import EncodedDataset, EncodedSplit
+from pairstill.runtime.seeds import derive, generator
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.training.student_training import Candidate
 
 SMALLEST_LR = 1e-3
 
@@ -30,7 +30,7 @@ Similarity = Callable[[Mapping[str, Tensor]], "Tensor | None"]
 
 
 @dataclass(frozen=True)
-class MatchingSettings:
+class TrajectoryMatchingSettings:
     """Settings of trajectory matching.
 
     Args:
@@ -67,45 +67,46 @@ class MatchingSettings:
         check_settings(self, least, ("student_lr",))
 
 
-def match(
-    pairs: EncodedSplit, context: Context, name: str, exact: bool, similarity: Similarity, learnable: Learnable
+def match_trajectories(
+    pairs: EncodedSplit, context: Context, exact: bool, similarity: Similarity, learnable: Learnable
 ) -> DistilledSet:
     """Distil by matching trajectories.
 
     Args:
         pairs: The training pairs.
         context: As every method has it; its settings are `MatchingSettings`.
-        name: The method's name.
         exact: Whether the gradient goes through the whole unroll, or is taken step by step.
         similarity: The students' soft targets.
         learnable: What else is learnt, by name, with its step size.
     """
-    settings: MatchingSettings = context.settings
+    settings: TrajectoryMatchingSettings = context.settings
     bank = context.need_bank()
     model = context.encoded.new_model(seed=0)
     device = torch.device(context.encoded.device)
     first = torch.tensor(settings.student_lr)
-    more = {"student_image_lr": (first, settings.lr_lr), "student_text_lr": (first, settings.lr_lr), **learnable}
+    extra = {"student_image_lr": (first, settings.lr_lr), "student_text_lr": (first, settings.lr_lr), **learnable}
     synthetic = SyntheticPairs(
-        *start(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum, more
+        *initial_pairs(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum, extra
     )
 
     def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
         random = generator(context.seed, "trajectory", iteration)
-        span = draw_span(bank, random, settings.expert_epochs, settings.max_start_epoch, device)
+        segment = draw_segment(bank, random, settings.expert_epochs, settings.max_start_epoch, device)
         batches = draw_batches(context.count, settings.inner_batch, settings.inner_steps, random)
-        student = Student(model, derive(context.seed, "trajectory", "student", iteration), context.student.temperature)
+        student = FunctionalStudent(
+            model, derive(context.seed, "trajectory", "student", iteration), context.student.temperature
+        )
         images = _inputs(context.encoded, synthetic.pixels(device), batches)
-        targets = similarity(synthetic.more)
-        made = _Made(images, synthetic.texts, synthetic.more, targets, device)
+        targets = similarity(synthetic.extra)
+        detached = _DetachedData(images, synthetic.texts, synthetic.extra, targets, device)
         if exact:
-            loss = unrolled(student, span, made.data, batches)
+            loss = unrolled_loss(student, segment, detached.data, batches)
             loss.backward()
         else:
-            loss = step_by_step(student, span, made.data, batches)
-        made.pass_back()
+            loss = stepwise_loss(student, segment, detached.data, batches)
+        detached.pass_back()
         synthetic.step(loss.item(), math.inf)
-        lrs = {key: synthetic.more[key] for key in ("student_image_lr", "student_text_lr")}
+        lrs = {key: synthetic.extra[key] for key in ("student_image_lr", "student_text_lr")}
         for lr in lrs.values():
             lr.data.clamp_(min=SMALLEST_LR)
         return {"loss": loss.item(), **{key: lr.item() for key, lr in lrs.items()}}
@@ -113,14 +114,14 @@ def match(
     def as_candidate(tensors: Mapping[str, Tensor]) -> Candidate:
         return Candidate(tensors["images"], tensors["texts"], similarity(tensors), _learnt_lrs(tensors))
 
-    chosen = optimise(context, name, synthetic, step, settings.iterations, settings.check_every, as_candidate)
+    chosen = optimise(context, synthetic, step, settings.iterations, settings.check_every, as_candidate)
     kept = as_candidate(chosen.tensors)
     return finished(
-        pairs, context, name, kept.images, kept.texts, kept.similarity, chosen=chosen.provenance(), student=kept.recipe
+        pairs, context, kept.images, kept.texts, kept.similarity, chosen=chosen.provenance(), student=kept.recipe
     )
 
 
-def _inputs(encoded: Encoded, pixels: Tensor, batches: Sequence[Tensor]) -> Tensor:
+def _inputs(encoded: EncodedDataset, pixels: Tensor, batches: Sequence[Tensor]) -> Tensor:
     """What the image tower reads of the pictures that the student will see; the others are zeros, and not passed."""
     used = torch.cat(list(batches)).unique().to(pixels.device)
     passed = encoded.through_front(pixels[used].contiguous(memory_format=torch.channels_last))
@@ -131,18 +132,18 @@ def _learnt_lrs(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     return {"lr": tensors["student_image_lr"].item(), "text_lr": tensors["student_text_lr"].item()}
 
 
-class _Made:
-    """What the student trains on, cut off from what it was made of; `pass_back` hands its gradients on."""
+class _DetachedData:
+    """What the student trains on, detached from what it was made of; `pass_back` hands its gradients on."""
 
     def __init__(
-        self, images: Tensor, texts: Tensor, more: Mapping[str, Tensor], targets: Tensor | None, device: torch.device
+        self, images: Tensor, texts: Tensor, extra: Mapping[str, Tensor], targets: Tensor | None, device: torch.device
     ) -> None:
-        sources = (images, texts, more["student_image_lr"], more["student_text_lr"], targets)
+        sources = (images, texts, extra["student_image_lr"], extra["student_text_lr"], targets)
         self._sources = [source for source in sources if source is not None]
         leaves = [None if s is None else s.detach().to(device).requires_grad_(s.requires_grad) for s in sources]
         self._leaves = [leaf for leaf in leaves if leaf is not None]
         image_leaf, text_leaf, image_lr, text_lr = self._leaves[:4]
-        self.data = Material(image_leaf, text_leaf, image_lr, text_lr, leaves[4])
+        self.data = StudentData(image_leaf, text_leaf, image_lr, text_lr, leaves[4])
 
     def pass_back(self) -> None:
         """From the gradients of the student's data to those of all that is learnt."""

@@ -1,17 +1,18 @@
-"""A student practises on the pairs and is examined on real ones; the exam's gradient goes back through the practice.
+"""Unrolled training: the gradient of an outer loss goes back through a student's whole inner loop.
 
-The student's training is that of every student here, SGD with momentum m, weight decay w and step size lr:
+The inner loop is the training that every student has here, SGD with momentum m, weight decay w and step size lr:
 
     v_{t+1} = m v_t + g(theta_t) + w theta_t        theta_{t+1} = theta_t - lr v_{t+1}
 
-g being the gradient of its loss on a batch of synthetic pairs. From the slope of the exam's loss at the end the
-adjoints a of theta and b of v are carried back, step by step:
+g is the gradient of the student's loss on a batch of synthetic pairs. The outer loss reads the trained parameters. From
+its gradient, the adjoints a of theta and b of v are carried back, step by step:
 
     b <- b - lr a        a <- a + w b + (dg/dtheta)' b        pairs += (dg/dpairs)' b        b <- m b
 
-The graph of each step's own gradient is kept on the way out and let go of on the way back: the result is the gradient
-of the whole unroll. A practice of more than `KEPT_STEPS` steps is cut into stretches of so many; where each begins is
-kept, and all but the last are walked again on the way back, so that memory is that of one stretch.
+The graph of each step's own gradient is kept on the way forward and freed on the way back. The result is the exact
+gradient of the whole loop. A loop of more than `KEPT_STEPS` steps is cut into segments of that length, as gradient
+checkpointing does: the state at the beginning of each is kept, and all but the last are run again on the way back, so
+that memory is that of one segment.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pairstill.methods.differentiable import Material, Parameters, Student, accumulate, tracked
+from pairstill.distillation.functional_student import FunctionalStudent, Parameters, StudentData, accumulate, as_leaves
 
-Exam = Callable[[Parameters], Tensor]
+OuterLoss = Callable[[Parameters], Tensor]
 """The loss on real pairs of a student with these parameters."""
 
 Values = list[Tensor]
@@ -32,12 +33,12 @@ Values = list[Tensor]
 
 
 KEPT_STEPS = 64
-"""So many steps' graphs are kept at once: 1.3 GB for students 512 wide and batches of 128."""
+"""The graphs of so many steps are kept at once: 1.3 GB for students 512 wide and batches of 128."""
 
 
 @dataclass(frozen=True)
-class Inertia:
-    """What a student's training has besides its step size."""
+class SgdSettings:
+    """What a student's SGD has besides its step size."""
 
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -52,73 +53,78 @@ class State:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step that was taken: the parameters before it, and the slopes that it went by, as functions of them."""
+class InnerStep:
+    """A step that was taken: the parameters before it, and their gradients as functions of them."""
 
     before: Parameters
-    slopes: Values
+    gradients: Values
 
 
-def through_practice(
-    student: Student, start: Parameters, data: Material, batches: Sequence[Tensor], inertia: Inertia, exam: Exam
+def backward_through_training(
+    student: FunctionalStudent,
+    start: Parameters,
+    data: StudentData,
+    batches: Sequence[Tensor],
+    sgd: SgdSettings,
+    outer_loss: OuterLoss,
 ) -> Tensor:
-    """The exam's loss after a step on each batch; the gradients of `data` are added to it in place.
+    """The outer loss after a step on each batch; the gradients of `data` are added to it in place.
 
     The step sizes are constants.
     """
     names = list(start)
     lrs = [student.lr(name, data).item() for name in names]
-    stretches = [range(begin, min(begin + KEPT_STEPS, len(batches))) for begin in range(0, len(batches), KEPT_STEPS)]
+    segments = [range(begin, min(begin + KEPT_STEPS, len(batches))) for begin in range(0, len(batches), KEPT_STEPS)]
     here = State(list(start.values()), [torch.zeros_like(value) for value in start.values()])
     begins: list[State] = []
-    steps: list[Step] = []
-    for stretch in stretches:
+    steps: list[InnerStep] = []
+    for segment in segments:
         begins.append(here)
-        steps, here = _practise(student, names, here, data, batches, stretch, inertia, lrs, stretch is stretches[-1])
-    last = _tracked(names, here.parameters)
-    loss = exam(last)
-    theta = _slopes([loss], last, data)
+        steps, here = _train(student, names, here, data, batches, segment, sgd, lrs, segment is segments[-1])
+    last = _named_leaves(names, here.parameters)
+    loss = outer_loss(last)
+    theta = _gradients([loss], last, data)
     speed = [torch.zeros_like(value) for value in theta]
-    for stretch in reversed(stretches):
+    for segment in reversed(segments):
         begin = begins.pop()
-        steps = steps or _practise(student, names, begin, data, batches, stretch, inertia, lrs, graph=True)[0]
+        steps = steps or _train(student, names, begin, data, batches, segment, sgd, lrs, graph=True)[0]
         while steps:
             step = steps.pop()
             torch._foreach_sub_(speed, torch._foreach_mul(theta, lrs))
-            torch._foreach_add_(theta, _slopes(step.slopes, step.before, data, speed))
-            torch._foreach_add_(theta, speed, alpha=inertia.weight_decay)
-            torch._foreach_mul_(speed, inertia.momentum)
+            torch._foreach_add_(theta, _gradients(step.gradients, step.before, data, speed))
+            torch._foreach_add_(theta, speed, alpha=sgd.weight_decay)
+            torch._foreach_mul_(speed, sgd.momentum)
     return loss.detach()
 
 
-def _practise(
-    student: Student,
+def _train(
+    student: FunctionalStudent,
     names: Sequence[str],
     state: State,
-    data: Material,
+    data: StudentData,
     batches: Sequence[Tensor],
-    stretch: range,
-    inertia: Inertia,
+    segment: range,
+    sgd: SgdSettings,
     lrs: Sequence[float],
     graph: bool,
-) -> tuple[list[Step], State]:
-    """The student after a stretch and, with `graph`, its steps."""
+) -> tuple[list[InnerStep], State]:
+    """The student after a segment and, with `graph`, its steps."""
     here, velocity = state.parameters, [value.clone() for value in state.velocity]
     steps = []
-    for number in stretch:
-        before = _tracked(names, here)
-        slopes = list(student.gradients(before, data, batches[number], number, graph).values())
+    for number in segment:
+        before = _named_leaves(names, here)
+        gradients = list(student.gradients(before, data, batches[number], number, graph).values())
         if graph:
-            steps.append(Step(before, slopes))
-        torch._foreach_mul_(velocity, inertia.momentum)
-        torch._foreach_add_(velocity, [slope.detach() for slope in slopes])
-        torch._foreach_add_(velocity, here, alpha=inertia.weight_decay)
+            steps.append(InnerStep(before, gradients))
+        torch._foreach_mul_(velocity, sgd.momentum)
+        torch._foreach_add_(velocity, [gradient.detach() for gradient in gradients])
+        torch._foreach_add_(velocity, here, alpha=sgd.weight_decay)
         here = list(torch._foreach_sub(here, torch._foreach_mul(velocity, lrs)))
     return steps, State(here, velocity)
 
 
-def _slopes(outputs: Values, here: Parameters, data: Material, weights: Values | None = None) -> Values:
-    """The parameters' slopes of weighted outputs; those of the pairs are added to the pairs' gradients."""
+def _gradients(outputs: Values, here: Parameters, data: StudentData, weights: Values | None = None) -> Values:
+    """The parameters' gradients of weighted outputs; those of the pairs are added to the pairs' own."""
     leaves = list(data.leaves().values())
     found = torch.autograd.grad(outputs, [*here.values(), *leaves], weights, allow_unused=True)
     for leaf, grad in zip(leaves, found[len(here) :], strict=True):
@@ -128,5 +134,5 @@ def _slopes(outputs: Values, here: Parameters, data: Material, weights: Values |
     return [torch.zeros_like(value) if grad is None else grad for value, grad in pairs]
 
 
-def _tracked(names: Iterable[str], values: Values) -> Parameters:
-    return tracked(dict(zip(names, values, strict=True)))
+def _named_leaves(names: Iterable[str], values: Values) -> Parameters:
+    return as_leaves(dict(zip(names, values, strict=True)))

@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from pairstill.encoded import EncodedSplit
-from pairstill.init import PairFeatures, random_pairs
-from pairstill.methods.checks import check_settings
-from pairstill.methods.contract import Context
-from pairstill.progress import progress
-from pairstill.seeds import derive
-from pairstill.students import embed
-from pairstill.towers import TwoTower
-from pairstill.training import EXPERT_RECIPE, train
+from pairstill.distillation.contract import Context
+from pairstill.distillation.setting_checks import check_settings
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.features.subset_selection import PairFeatures, random_pairs
+from pairstill.runtime.progress import progress
+from pairstill.runtime.seeds import derive
+from pairstill.towers.two_tower import TwoTower
+from pairstill.training.student_training import embed
+from pairstill.training.training_loop import train
+from pairstill.training.training_recipe import EXPERT_RECIPE
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def warm_up(
     return model
 
 
-def warm_candidates(pairs: EncodedSplit, context: Context, epochs: int) -> tuple[Tensor, PairFeatures]:
+def candidates_after_warm_up(pairs: EncodedSplit, context: Context, epochs: int) -> tuple[Tensor, PairFeatures]:
     """One pair of each picture, as rows of the training links, and its features after the warm-up.
 
     A coreset shows each picture once, so each picture is a candidate once, with one of its captions drawn at random:

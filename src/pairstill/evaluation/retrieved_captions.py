@@ -9,14 +9,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import Encoded
-from pairstill.evaluation import distilled_pairs, with_texts
-from pairstill.rows import Rows, blocks
-from pairstill.seeds import derive
-from pairstill.students import embed, learnt_recipe
-from pairstill.towers import TwoTower
-from pairstill.training import Recipe, TrainingPairs, train
+from pairstill.evaluation.scoring import distilled_pairs, with_texts
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.features.training_pairs import TrainingPairs
+from pairstill.runtime.row_matrix import RowMatrix, blocks
+from pairstill.runtime.seeds import derive
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.towers.two_tower import TwoTower
+from pairstill.training.student_training import embed, learnt_recipe
+from pairstill.training.training_loop import train
+from pairstill.training.training_recipe import Recipe
 
 RETRIEVERS = 3
 """Students that look together: their cosines are added."""
@@ -26,7 +28,7 @@ CAPTIONS = 5
 
 
 def with_retrieved_captions(
-    encoded: Encoded, source: Encoded, distilled: DistilledSet, recipe: Recipe, seed: int
+    encoded: EncodedDataset, source: EncodedDataset, distilled: DistilledSet, recipe: Recipe, seed: int
 ) -> DistilledSet:
     """The set with the mean of some real captions for each text, as the text encoder of `encoded` reads them.
 
@@ -44,7 +46,7 @@ def with_retrieved_captions(
 
 
 @torch.no_grad()
-def best_captions(models: list[TwoTower], pairs: TrainingPairs, captions: Rows, count: int) -> Tensor:
+def best_captions(models: list[TwoTower], pairs: TrainingPairs, captions: RowMatrix, count: int) -> Tensor:
     """For each picture of `pairs` the rows of the captions with the highest sums of the models' cosines, [N, count]."""
     images = [embed(model.eval(), pairs.inputs, pairs.texts)[0] for model in models]
     device = next(models[0].parameters()).device

@@ -12,23 +12,24 @@ import torch
 from rich.markup import escape
 from torch import Tensor
 
-from pairstill.augment import dsa
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import Encoded
+from pairstill.data.augmentation import dsa
 from pairstill.errors import PairstillError
-from pairstill.launch import Here, Launcher, Task, in_turn
-from pairstill.metrics import Recall
-from pairstill.progress import console, progress
-from pairstill.protocols import Protocol
-from pairstill.seeds import derive
-from pairstill.students import Candidate, Trial, as_training_pairs, learnt_recipe, train_student
-from pairstill.training import EXPERT_RECIPE, STUDENT_RECIPE, Recipe, TrainingPairs
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.features.training_pairs import TrainingPairs
+from pairstill.runtime.launchers import InProcess, Launcher, Task, in_process_if_one
+from pairstill.runtime.progress import console, progress
+from pairstill.runtime.seeds import derive
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.training.protocols import Protocol
+from pairstill.training.recall import Recall
+from pairstill.training.student_training import Candidate, Trial, as_training_pairs, learnt_recipe, train_student
+from pairstill.training.training_recipe import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
 
 METRICS = ("ir1", "ir5", "ir10", "tr1", "tr5", "tr10")
 
 
 @dataclass(frozen=True)
-class Row:
+class Result:
     """One row of a results table; recalls are percentages, means over the students."""
 
     method: str
@@ -53,15 +54,15 @@ class Row:
 
 
 def evaluate(
-    encoded: Encoded,
+    encoded: EncodedDataset,
     distilled: DistilledSet,
     protocol: Protocol,
     seeds: int = 5,
     split: str = "test",
     recipe: Recipe = STUDENT_RECIPE,
     seed: int = 0,
-    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
-) -> Row:
+    launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
+) -> Result:
     """Train `seeds` students on a distilled set and score them on `split`; step sizes that it learnt come first."""
     protocol.check(encoded.towers)
     pairs = distilled_pairs(encoded, distilled, dsa if protocol.augment else None)
@@ -75,7 +76,7 @@ def evaluate(
 
 
 def distilled_pairs(
-    encoded: Encoded, distilled: DistilledSet, augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    encoded: EncodedDataset, distilled: DistilledSet, augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
 ) -> TrainingPairs:
     """A distilled set as students of these towers train on it, if they can."""
     check_fits(encoded, distilled)
@@ -84,14 +85,14 @@ def distilled_pairs(
 
 
 def evaluate_full(
-    encoded: Encoded,
+    encoded: EncodedDataset,
     protocol: Protocol,
     seeds: int = 5,
     split: str = "test",
     recipe: Recipe = EXPERT_RECIPE,
     seed: int = 0,
-    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
-) -> Row:
+    launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
+) -> Result:
     """Models trained on all real pairs, with the experts' recipe."""
     protocol.check(encoded.towers)
     links = encoded.dataset.split("train").links
@@ -99,7 +100,7 @@ def evaluate_full(
 
 
 def _score(
-    encoded: Encoded,
+    encoded: EncodedDataset,
     pairs: TrainingPairs | None,
     protocol: Protocol,
     recipe: Recipe,
@@ -109,7 +110,7 @@ def _score(
     method: str,
     count: int,
     launcher: Launcher,
-) -> Row:
+) -> Result:
     """A row of students of `pairs`, or of all real ones."""
     if seeds < 1:
         raise PairstillError(f"--seeds must be at least 1, not {seeds}.")
@@ -122,7 +123,7 @@ def _score(
     ]
     scores: dict[str, Recall] = {}
     with progress(f"students on {method}", seeds) as advance:
-        for outcome in in_turn(launcher).run(tasks):
+        for outcome in in_process_if_one(launcher).run(tasks):
             scores[outcome.task.name] = reported(outcome.result(), protocol)
             advance(1, note=f"mean recall {scores[outcome.task.name].mean:.1f}")
     seconds = time.monotonic() - start
@@ -131,7 +132,7 @@ def _score(
 
 
 def _trial(
-    encoded: Encoded, pairs: TrainingPairs | None, split: str, seed: int, recipe: Recipe, evaluations: int
+    encoded: EncodedDataset, pairs: TrainingPairs | None, split: str, seed: int, recipe: Recipe, evaluations: int
 ) -> Trial:
     """One student, wherever it is trained."""
     pairs = encoded.split("train", augment=True).pairs if pairs is None else pairs
@@ -145,11 +146,11 @@ def reported(trial: Trial, protocol: Protocol) -> Recall:
 
 def _row(
     method: str, pairs: int, towers: str, protocol: str, scores: Sequence[Recall], seconds: float, split: str
-) -> Row:
+) -> Result:
     means = {metric: statistics.fmean(getattr(score, metric) for score in scores) for metric in METRICS}
     totals = [score.mean for score in scores]
     deviation = statistics.stdev(totals) if len(totals) > 1 else 0.0
-    return Row(
+    return Result(
         method=method,
         pairs=pairs,
         towers=towers,
@@ -163,7 +164,7 @@ def _row(
     )
 
 
-def as_read_by(encoded: Encoded, distilled: DistilledSet) -> Tensor:
+def as_read_by(encoded: EncodedDataset, distilled: DistilledSet) -> Tensor:
     """The set's pixels in the normalisation of these towers' image encoder, which may not be that of its own."""
     own, wanted = distilled.info.get("normalisation"), encoded.image_encoder
     if own is None or (tuple(own["mean"]), tuple(own["std"])) == (wanted.mean, wanted.std):
@@ -172,7 +173,7 @@ def as_read_by(encoded: Encoded, distilled: DistilledSet) -> Tensor:
     return wanted.normalise(distilled.images * std + mean)
 
 
-def with_nearest_captions(encoded: Encoded, distilled: DistilledSet) -> DistilledSet:
+def with_nearest_captions(encoded: EncodedDataset, distilled: DistilledSet) -> DistilledSet:
     """The set with each text replaced by its nearest real caption, as these towers' text encoder reads it.
 
     Works for any text encoder, whatever its width; what the distillation learnt beyond that caption is lost.
@@ -187,7 +188,7 @@ def with_nearest_captions(encoded: Encoded, distilled: DistilledSet) -> Distille
     return with_texts(encoded, distilled, encoded.texts[torch.tensor([rows[near[0]] for near in distilled.captions])])
 
 
-def with_texts(encoded: Encoded, distilled: DistilledSet, texts: Tensor) -> DistilledSet:
+def with_texts(encoded: EncodedDataset, distilled: DistilledSet, texts: Tensor) -> DistilledSet:
     """The set with other texts, which it then says are of these towers' text encoder."""
     own = distilled.info.get("towers", {})
     encoders = {**own.get("encoders", {}), "text": encoded.encoders["text"]}
@@ -195,7 +196,7 @@ def with_texts(encoded: Encoded, distilled: DistilledSet, texts: Tensor) -> Dist
     return replace(distilled, texts=texts, info={**distilled.info, "towers": towers})
 
 
-def check_fits(encoded: Encoded, distilled: DistilledSet) -> None:
+def check_fits(encoded: EncodedDataset, distilled: DistilledSet) -> None:
     """Refuse towers that can't read the set: another text width, or another picture size."""
     width, size = distilled.texts.shape[1], distilled.images.shape[-1]
     if width != encoded.text_width:

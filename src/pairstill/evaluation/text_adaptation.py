@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
-from pairstill.evaluation import with_nearest_captions
-from pairstill.retrieved import with_retrieved_captions
-from pairstill.towers import Towers
-from pairstill.training import Recipe
-from pairstill.translation import with_translated_texts
+from pairstill.evaluation.retrieved_captions import with_retrieved_captions
+from pairstill.evaluation.scoring import with_nearest_captions
+from pairstill.evaluation.text_translation import with_translated_texts
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.towers.two_tower import Towers
+from pairstill.training.training_recipe import Recipe
 
-Texts = Literal["as-is", "nearest", "retrieved", "translated"]
+TextAdaptation = Literal["as-is", "nearest", "retrieved", "translated"]
 """The distilled embeddings; the captions nearest to them, encoded anew; those that students of the set find for its
 pictures, encoded anew; or the embeddings through the linear map that best takes real captions from one text encoder to
 the other.
 """
 
 
-def readable(
-    texts: Texts, encoded: Encoded, source: Callable[[], Encoded], made: DistilledSet, recipe: Recipe, seed: int
+def with_readable_texts(
+    texts: TextAdaptation,
+    encoded: EncodedDataset,
+    source: Callable[[], EncodedDataset],
+    made: DistilledSet,
+    recipe: Recipe,
+    seed: int,
 ) -> DistilledSet:
     """The set with texts that the students' encoder goes with.
 

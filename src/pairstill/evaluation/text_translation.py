@@ -11,11 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
-from pairstill.evaluation import with_texts
-from pairstill.rows import sample
+from pairstill.evaluation.scoring import with_texts
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.runtime.row_matrix import sample
+from pairstill.sets.distilled_set import DistilledSet
 
 CAPTIONS = 8192
 """Captions of the training split that the map is fitted on, at most."""
@@ -35,7 +35,7 @@ def translate(texts: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
     return ((texts.double() - x_mean) @ weight + y_mean).to(texts.dtype)
 
 
-def with_translated_texts(encoded: Encoded, source: Encoded, distilled: DistilledSet) -> DistilledSet:
+def with_translated_texts(encoded: EncodedDataset, source: EncodedDataset, distilled: DistilledSet) -> DistilledSet:
     """The set with its texts as the text encoder of `encoded` would give them; it was made with that of `source`."""
     made_with = distilled.info.get("towers", {}).get("encoders", {}).get("text", source.encoders["text"])
     if made_with != source.encoders["text"]:

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from pairstill.errors import PairstillError
-from pairstill.files import (
+from pairstill.experts.packing import pack, unpack
+from pairstill.runtime.files import (
     digest_of,
     read_manifest,
     read_sealed,
@@ -30,7 +31,6 @@ from pairstill.files import (
     write_sealed,
     write_tensors,
 )
-from pairstill.packing import pack, unpack
 
 FORMAT = 2
 _GRAM_COLUMNS = 1 << 18

@@ -13,29 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pairstill.bank import Bank, parameters_of
-from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
-from pairstill.files import alone_in
-from pairstill.launch import Here, Launcher, Task, in_turn
-from pairstill.prepared import Prepared
-from pairstill.progress import progress
-from pairstill.run import Run
-from pairstill.seeds import derive
-from pairstill.students import model_recall
-from pairstill.training import EXPERT_RECIPE, Recipe, train
+from pairstill.experts.bank import Bank, parameters_of
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.features.prepared_folder import PreparedDataset
+from pairstill.runtime.files import held_alone
+from pairstill.runtime.launchers import InProcess, Launcher, Task, in_process_if_one
+from pairstill.runtime.progress import progress
+from pairstill.runtime.run_folder import Run
+from pairstill.runtime.seeds import derive
+from pairstill.training.student_training import model_recall
+from pairstill.training.training_loop import train
+from pairstill.training.training_recipe import EXPERT_RECIPE, Recipe
 
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def train_experts(
-    data: Prepared,
+    data: PreparedDataset,
     folder: Path,
     count: int = 20,
     recipe: Recipe = EXPERT_RECIPE,
     seed: int = 0,
     device: str = "cpu",
-    launcher: Launcher = Here(),  # noqa: B008 (it has no state)
+    launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
 ) -> Bank:
     """Train experts until the bank in `folder` has `count` of them; those already there are kept.
 
@@ -46,7 +47,7 @@ def train_experts(
         raise PairstillError(f"--count must be at least 1, not {count}.")
     encoded = _opened(data, device)
     _refuse_other(encoded, folder)
-    with alone_in(folder / "run"):
+    with held_alone(folder / "run"):
         run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
         bank = _open_or_create(encoded, folder, recipe, seed)
         bank.forget_unfinished()  # left by a run that was killed between its last two writes
@@ -59,7 +60,7 @@ def train_experts(
         return bank
 
 
-def _opened(data: Prepared, device: str) -> Encoded:
+def _opened(data: PreparedDataset, device: str) -> EncodedDataset:
     """The dataset through its towers; the last one stays open, for the next expert of the same process."""
     key = (data.folder.absolute(), data.dataset.fingerprint, data.towers, device)
     if key not in _OPEN:
@@ -68,10 +69,10 @@ def _opened(data: Prepared, device: str) -> Encoded:
     return _OPEN[key]
 
 
-_OPEN: dict[Any, Encoded] = {}
+_OPEN: dict[Any, EncodedDataset] = {}
 
 
-def _refuse_other(encoded: Encoded, folder: Path) -> None:
+def _refuse_other(encoded: EncodedDataset, folder: Path) -> None:
     """A bank that is there already must be of these towers and data, and trained here."""
     if not (folder / "bank.json").exists():
         return
@@ -81,7 +82,7 @@ def _refuse_other(encoded: Encoded, folder: Path) -> None:
         raise PairstillError(f"the bank {folder} was imported: experts can't be added to it. Choose another --out.")
 
 
-def _config(encoded: Encoded, recipe: Recipe, seed: int) -> dict[str, Any]:
+def _config(encoded: EncodedDataset, recipe: Recipe, seed: int) -> dict[str, Any]:
     return {
         "towers": encoded.identity(),
         "dataset": encoded.dataset.fingerprint,
@@ -90,7 +91,7 @@ def _config(encoded: Encoded, recipe: Recipe, seed: int) -> dict[str, Any]:
     }
 
 
-def _open_or_create(encoded: Encoded, folder: Path, recipe: Recipe, seed: int) -> Bank:
+def _open_or_create(encoded: EncodedDataset, folder: Path, recipe: Recipe, seed: int) -> Bank:
     if (folder / "bank.json").exists():
         return Bank.open(folder)
     anchor = parameters_of(encoded.new_model(derive(seed, "anchor")))
@@ -99,7 +100,7 @@ def _open_or_create(encoded: Encoded, folder: Path, recipe: Recipe, seed: int) -
 
 
 def _train_all(
-    data: Prepared,
+    data: PreparedDataset,
     bank: Bank,
     missing: Sequence[int],
     recipe: Recipe,
@@ -110,7 +111,7 @@ def _train_all(
 ) -> None:
     tasks = [Task(f"expert {n + 1}", _train_one, (data, bank.folder, n, recipe, seed, device)) for n in missing]
     with _epochs_counted(bank, missing, recipe):
-        for outcome in in_turn(launcher).run(tasks):
+        for outcome in in_process_if_one(launcher).run(tasks):
             found = outcome.result("Finished experts and epochs are kept.")
             bank.complete(found["expert"], recipe.epochs)
             run.event("expert", **found)
@@ -141,7 +142,9 @@ def _epochs_counted(bank: Bank, missing: Sequence[int], recipe: Recipe) -> Itera
             watcher.join()
 
 
-def _train_one(data: Prepared, folder: Path, expert: int, recipe: Recipe, seed: int, device: str) -> dict[str, Any]:
+def _train_one(
+    data: PreparedDataset, folder: Path, expert: int, recipe: Recipe, seed: int, device: str
+) -> dict[str, Any]:
     """Train one expert, from its last epoch on disk; its epochs are in the bank's folder, its scores are returned."""
     begin = time.monotonic()
     encoded, bank = _opened(data, device), Bank.open(folder)

@@ -13,15 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pairstill.bank import Bank
-from pairstill.encoded import Encoded
 from pairstill.errors import PairstillError
-from pairstill.progress import console
+from pairstill.experts.bank import Bank
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.runtime.progress import console
 
 Parameters = dict[str, Tensor]
 
 
-def import_buffers(encoded: Encoded, folder: Path, image_files: Sequence[Path], text_files: Sequence[Path]) -> Bank:
+def import_buffers(
+    encoded: EncodedDataset, folder: Path, image_files: Sequence[Path], text_files: Sequence[Path]
+) -> Bank:
     """Make a bank of experts from pairs of buffer files.
 
     A buffer is a list of experts; an expert is a list of epochs, the first before training; an epoch is a list of
@@ -60,7 +62,7 @@ def _read_experts(image_file: Path, text_file: Path, shapes: Mapping[str, torch.
     ]
 
 
-def _create(encoded: Encoded, folder: Path, anchor: Parameters) -> Bank:
+def _create(encoded: EncodedDataset, folder: Path, anchor: Parameters) -> Bank:
     return Bank.create(folder, anchor, encoded.identity(), encoded.dataset.fingerprint, {"imported": True})
 
 

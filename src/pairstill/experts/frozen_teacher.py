@@ -8,15 +8,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from pairstill.encoded import Encoded
-from pairstill.parallel import shared
-from pairstill.towers import FoldedNetwork, fold
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.runtime.process_group import data_parallel
+from pairstill.towers.folding import FoldedNetwork, fold
 
 
 class Teacher:
     """A frozen two-tower model that only encodes: inputs and texts in, unit vectors out."""
 
-    def __init__(self, encoded: Encoded) -> None:
+    def __init__(self, encoded: EncodedDataset) -> None:
         self.device, self._passes = torch.device(encoded.device), encoded.passes
         self._model = encoded.new_model(seed=0).cpu().eval().requires_grad_(False)
         self._body: FoldedNetwork | None = None
@@ -38,5 +38,5 @@ class Teacher:
 
     def __call__(self, inputs: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
         """Unit vectors of image inputs [N, ...] and of text embeddings [N, d_t]."""
-        features = inputs if self._body is None else shared(partial(self._passes, self._body), inputs)
+        features = inputs if self._body is None else data_parallel(partial(self._passes, self._body), inputs)
         return self._model.encode_image(features), self._model.encode_text(texts)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pairstill.bank import Bank
 from pairstill.errors import PairstillError
-from pairstill.merge import merge, merge_ratio
+from pairstill.experts.bank import Bank
+from pairstill.experts.model_stock import merge, merge_ratio
 
 Weights = dict[str, Tensor]
 

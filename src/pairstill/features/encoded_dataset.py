@@ -12,25 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pairstill.captions import ChosenCaptions
+from pairstill.data.captions import ChosenCaptions
+from pairstill.data.decoding import load_pixels
+from pairstill.data.pair_dataset import PairDataset
 from pairstill.errors import PairstillError
-from pairstill.features import Matrix, Pixels, image_features, pixel_bytes, text_features, view_features
-from pairstill.init import PairFeatures
-from pairstill.pairs import PairDataset
-from pairstill.parallel import shared
-from pairstill.pictures import load_pixels
-from pairstill.rows import ChosenRows, Rows, StoredRows
-from pairstill.towers import (
-    ImageEncoder,
-    Passes,
-    Towers,
-    TwoTower,
-    build_model,
-    fold,
-    load_image_encoder,
-    load_text_encoder,
-)
-from pairstill.training import Inputs, TensorInputs, TrainingPairs
+from pairstill.features.feature_cache import Matrix, Pixels, image_features, pixel_bytes, text_features, view_features
+from pairstill.features.subset_selection import PairFeatures
+from pairstill.features.training_pairs import Inputs, TensorInputs, TrainingPairs
+from pairstill.runtime.process_group import data_parallel
+from pairstill.runtime.row_matrix import RowMatrix, RowSubset, StoredMatrix
+from pairstill.towers.folding import fold
+from pairstill.towers.image_encoder import ImageEncoder, load_image_encoder
+from pairstill.towers.passes import Passes
+from pairstill.towers.text_encoder import load_text_encoder
+from pairstill.towers.two_tower import Towers, TwoTower, build_model
 
 ENCODE_AT_ONCE = 64
 
@@ -44,7 +39,7 @@ class EncodedSplit:
     images: Tensor
 
 
-class Encoded:
+class EncodedDataset:
     """A dataset through a pair of frozen encoders.
 
     In towers `heads` the image tower's inputs are cached features; in `full` they are pixels. Everything else
@@ -68,18 +63,18 @@ class Encoded:
         text_encoder = load_text_encoder(towers.text, towers.text_pooling).to(device)
         self.text_width = text_encoder.width
         self.encoders = {"image": self.image_encoder.fingerprint, "text": text_encoder.fingerprint}
-        self.texts: Rows = StoredRows(text_features(cache, dataset, text_encoder).matrix())
+        self.texts: RowMatrix = StoredMatrix(text_features(cache, dataset, text_encoder).matrix())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens the dataset itself: what is cached lies on disk."""
-        return Encoded, (self.dataset, self.towers, self.cache, self.workers, self.device, self.passes)
+        return EncodedDataset, (self.dataset, self.towers, self.cache, self.workers, self.device, self.passes)
 
     @cached_property
-    def image_features(self) -> Rows:
+    def image_features(self) -> RowMatrix:
         """Features of every picture from the pretrained image encoder [I, d]."""
         size = self.towers.image_size
         wanted = image_features(self.cache, self.dataset, self.image_encoder, size, self.workers, self.device)
-        return StoredRows(wanted.matrix())
+        return StoredMatrix(wanted.matrix())
 
     def views(self, split: EncodedSplit, count: int) -> Matrix:
         """Features of `count` views of each of a split's pictures [I, count, d], memory-mapped."""
@@ -97,14 +92,14 @@ class Encoded:
         """One split. With `augment`, pictures in towers `full` are augmented as experts are trained."""
         split = self.dataset.split(name)
         images, captions = torch.from_numpy(split.images), torch.from_numpy(split.captions)
-        texts = ChosenRows(self.texts, captions)
+        texts = RowSubset(self.texts, captions)
         pairs = TrainingPairs(self._inputs(images, augment), texts, torch.from_numpy(split.links))
         return EncodedSplit(pairs, ChosenCaptions(self.dataset.captions, split.captions), images)
 
     def _inputs(self, rows: Tensor, augment: bool) -> Inputs:
         if self.towers.train == "heads":
-            return TensorInputs(ChosenRows(self.image_features, rows))
-        from pairstill.augment import expert_augmentation
+            return TensorInputs(RowSubset(self.image_features, rows))
+        from pairstill.data.augmentation import expert_augmentation
 
         return RowsOf(self._pixels if not augment else self._augmented(expert_augmentation), rows)
 
@@ -115,9 +110,9 @@ class Encoded:
         """The pretrained encoders' features of a split, for choosing pairs."""
         return PairFeatures(self.split_features(split), split.pairs.texts, split.pairs.links)
 
-    def split_features(self, split: EncodedSplit) -> Rows:
+    def split_features(self, split: EncodedSplit) -> RowMatrix:
         """The pretrained image encoder's features of a split's pictures [I, d]."""
-        return ChosenRows(self.image_features, split.images)
+        return RowSubset(self.image_features, split.images)
 
     def pictures(self, images: Tensor) -> Tensor:
         """Pictures of the dataset, decoded now, as normalised pixels [n, 3, S, S]."""
@@ -141,7 +136,7 @@ class Encoded:
 
     def through_backbone(self, pixels: Tensor) -> Tensor:
         """Pixels [N, 3, S, S] to features [N, d] of the pretrained encoder, with gradients to the pixels."""
-        return shared(partial(self.passes, self.backbone), pixels)
+        return data_parallel(partial(self.passes, self.backbone), pixels)
 
     def to_inputs(self, images: Tensor) -> Tensor:
         """Pixels [N, 3, S, S] to what the image tower reads, without gradients."""
@@ -155,21 +150,23 @@ class Encoded:
         model = build_model(self.towers, self.image_encoder, self.text_width, seed)
         return model.to(self.device)
 
-    def under(self, image: str) -> Encoded:
+    def under(self, image: str) -> EncodedDataset:
         """The same dataset through another image encoder."""
         return self.through(replace(self.towers, image=image))
 
-    def through(self, towers: Towers) -> Encoded:
+    def through(self, towers: Towers) -> EncodedDataset:
         """The same dataset through other towers."""
         if towers == self.towers:
             return self
-        return Encoded(self.dataset, towers, self.cache, self.workers, self.device, self.passes)
+        return EncodedDataset(self.dataset, towers, self.cache, self.workers, self.device, self.passes)
 
     def others(self, images: Sequence[str]) -> dict[str, str]:
         """The fingerprints of other image encoders that are read with as well; each must be another one."""
         found = {name: load_image_encoder(name, self.towers.image_output).fingerprint for name in images}
         if len({self.image_encoder.fingerprint, *found.values()}) <= len(images):
-            raise PairstillError(f"settings.also must name other image encoders than {self.towers.image}, each once.")
+            raise PairstillError(
+                f"settings.extra_encoders must name other image encoders than {self.towers.image}, each once."
+            )
         return found
 
     def identity(self) -> dict[str, Any]:

@@ -14,14 +14,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pairstill.augment import crop_and_flip, mirrored, warp
+from pairstill.data.augmentation import crop_and_flip, mirrored, warp
+from pairstill.data.decoding import load_pixels
+from pairstill.data.pair_dataset import PairDataset
 from pairstill.errors import PairstillError
-from pairstill.files import digest_of, digest_of_items, locked, publish, read_manifest, remove, sha256, write_manifest
-from pairstill.pairs import PairDataset
-from pairstill.pictures import load_pixels
-from pairstill.progress import progress
-from pairstill.seeds import generator
-from pairstill.towers import ImageEncoder, TextEncoder, fold
+from pairstill.runtime.files import (
+    digest_of,
+    digest_of_items,
+    locked,
+    publish,
+    read_manifest,
+    remove,
+    sha256,
+    write_manifest,
+)
+from pairstill.runtime.progress import progress
+from pairstill.runtime.seeds import generator
+from pairstill.towers.folding import fold
+from pairstill.towers.image_encoder import ImageEncoder
+from pairstill.towers.text_encoder import TextEncoder
 
 IMAGES_AT_ONCE = 64
 CAPTIONS_AT_ONCE = 2048

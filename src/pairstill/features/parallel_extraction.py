@@ -7,12 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pairstill.features import Extraction, Matrix, image_features, pixel_bytes, text_features
-from pairstill.files import locked
-from pairstill.launch import Here, Launcher, Task, in_turn
-from pairstill.prepared import Prepared
-from pairstill.progress import progress
-from pairstill.towers import Towers, load_image_encoder, load_text_encoder
+from pairstill.features.feature_cache import Extraction, Matrix, image_features, pixel_bytes, text_features
+from pairstill.features.prepared_folder import PreparedDataset
+from pairstill.runtime.files import locked
+from pairstill.runtime.launchers import InProcess, Launcher, Task, in_process_if_one
+from pairstill.runtime.progress import progress
+from pairstill.towers.image_encoder import load_image_encoder
+from pairstill.towers.text_encoder import load_text_encoder
+from pairstill.towers.two_tower import Towers
 
 PART_ROWS = 8192
 """A multiple of what is encoded at once, so that the numbers are those of one process to the last bit."""
@@ -20,12 +22,12 @@ PART_ROWS = 8192
 Kind = Literal["texts", "images", "pixels"]
 
 
-def extract(data: Prepared, towers: Towers, workers: int, device: str, launcher: Launcher = Here()) -> None:  # noqa: B008
+def extract(data: PreparedDataset, towers: Towers, workers: int, device: str, launcher: Launcher = InProcess()) -> None:  # noqa: B008
     """Compute whatever later stages read of a dataset through these towers, so that they start at once."""
     kinds: tuple[Kind, ...] = ("texts", "images", "pixels") if towers.train == "full" else ("texts", "images")
     for kind in kinds:
         whole = _extraction(kind, data, towers, workers, device)
-        if isinstance(in_turn(launcher), Here):
+        if isinstance(in_process_if_one(launcher), InProcess):
             whole.matrix()
             continue
         with locked(whole.path.with_suffix(".parts.lock")):  # another command may be at the same parts
@@ -33,7 +35,7 @@ def extract(data: Prepared, towers: Towers, workers: int, device: str, launcher:
                 _in_parts(whole, kind, data, towers, workers, device, launcher)
 
 
-def _extraction(kind: Kind, data: Prepared, towers: Towers, workers: int, device: str) -> Extraction:
+def _extraction(kind: Kind, data: PreparedDataset, towers: Towers, workers: int, device: str) -> Extraction:
     folder = data.folder / "features"
     if kind == "texts":
         return text_features(folder, data.dataset, load_text_encoder(towers.text, towers.text_pooling).to(device))
@@ -44,7 +46,7 @@ def _extraction(kind: Kind, data: Prepared, towers: Towers, workers: int, device
 
 
 def _in_parts(
-    whole: Extraction, kind: Kind, data: Prepared, towers: Towers, workers: int, device: str, launcher: Launcher
+    whole: Extraction, kind: Kind, data: PreparedDataset, towers: Towers, workers: int, device: str, launcher: Launcher
 ) -> None:
     """Have the parts made wherever the launcher works, and join them here."""
     count = whole.shape[0]
@@ -60,7 +62,7 @@ def _in_parts(
         part.forget()
 
 
-def _part(kind: Kind, data: Prepared, towers: Towers, workers: int, device: str, begin: int, end: int) -> None:
+def _part(kind: Kind, data: PreparedDataset, towers: Towers, workers: int, device: str, begin: int, end: int) -> None:
     _extraction(kind, data, towers, workers, device).part(begin, end).matrix()
 
 

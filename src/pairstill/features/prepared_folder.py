@@ -11,22 +11,33 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pairstill.captions import StoredCaptions
-from pairstill.check import check
-from pairstill.encoded import Encoded
+from pairstill.data.captions import StoredCaptions
+from pairstill.data.checking import check
+from pairstill.data.pair_dataset import ChosenImages, PairDataset
+from pairstill.data.sources import SOURCES, SourceSpec, open_source
 from pairstill.errors import PairstillError
-from pairstill.files import alone_in, read_manifest, read_tensors, sha256, write_manifest, write_tensors, write_text
-from pairstill.pairs import ChosenImages, PairDataset
-from pairstill.progress import progress
-from pairstill.sources import SOURCES, SourceSpec, open_source
-from pairstill.towers import Passes, Towers, load_image_encoder, load_text_encoder
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.runtime.files import (
+    held_alone,
+    read_manifest,
+    read_tensors,
+    sha256,
+    write_manifest,
+    write_tensors,
+    write_text,
+)
+from pairstill.runtime.progress import progress
+from pairstill.towers.image_encoder import load_image_encoder
+from pairstill.towers.passes import Passes
+from pairstill.towers.text_encoder import load_text_encoder
+from pairstill.towers.two_tower import Towers
 
 FORMAT = 1
 PAIRS = ("pairs.safetensors", "captions.jsonl")
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedDataset:
     """A folder with `prepared.json`, the pairs themselves, and the feature cache."""
 
     folder: Path
@@ -39,23 +50,23 @@ class Prepared:
         workers: int = 0,
         device: str = "cpu",
         passes: Passes = Passes(),  # noqa: B008 (a frozen value)
-    ) -> Encoded:
+    ) -> EncodedDataset:
         """The dataset through towers (those it was prepared for, unless others are given)."""
-        return Encoded(self.dataset, towers or self.towers, self.folder / "features", workers, device, passes)
+        return EncodedDataset(self.dataset, towers or self.towers, self.folder / "features", workers, device, passes)
 
 
-def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) -> tuple[Prepared, list[str]]:
+def prepare(spec: SourceSpec, folder: Path, towers: Towers, workers: int = 0) -> tuple[PreparedDataset, list[str]]:
     """Open, check and remember a dataset; returns it with what was found, as lines for a person.
 
     A folder that already holds the same dataset is used as it is, with the new towers.
     """
     absolute = dataclasses.replace(spec, source=_absolute(spec.source), images=spec.images and _absolute(spec.images))
-    with alone_in(folder):
+    with held_alone(folder):
         done = (folder / "prepared.json").exists()
         return _again(absolute, folder, towers) if done else _first_time(absolute, folder, towers, workers)
 
 
-def _first_time(spec: SourceSpec, folder: Path, towers: Towers, workers: int) -> tuple[Prepared, list[str]]:
+def _first_time(spec: SourceSpec, folder: Path, towers: Towers, workers: int) -> tuple[PreparedDataset, list[str]]:
     load_image_encoder(towers.image, towers.image_output)  # what can't be had is said before anything long
     load_text_encoder(towers.text, towers.text_pooling)
     opened = open_source(spec, folder / "source")
@@ -86,10 +97,10 @@ def _first_time(spec: SourceSpec, folder: Path, towers: Towers, workers: int) ->
             "towers": towers.to_dict(),
         },
     )
-    return Prepared(folder, dataset, towers), findings.lines()
+    return PreparedDataset(folder, dataset, towers), findings.lines()
 
 
-def _again(spec: SourceSpec, folder: Path, towers: Towers) -> tuple[Prepared, list[str]]:
+def _again(spec: SourceSpec, folder: Path, towers: Towers) -> tuple[PreparedDataset, list[str]]:
     record = read_manifest(folder / "prepared.json")
     if record.get("source") != json.loads(json.dumps(spec.to_dict())):
         raise PairstillError(
@@ -122,7 +133,7 @@ def _write_pairs(folder: Path, dataset: PairDataset, dropped: bool) -> None:
     write_text(folder / "captions.jsonl", "".join(json.dumps(c, ensure_ascii=False) + "\n" for c in dataset.captions))
 
 
-def open_prepared(folder: str | Path) -> Prepared:
+def open_prepared(folder: str | Path) -> PreparedDataset:
     """Open what `prepare` made; a source whose pictures or captions changed since is refused."""
     folder = Path(folder)
     if not (folder / "prepared.json").exists():
@@ -149,7 +160,7 @@ def open_prepared(folder: str | Path) -> Prepared:
     if signature != record["signature"]:
         with contextlib.suppress(PairstillError):  # in a folder that can't be written, it is read again each time
             write_manifest(folder / "prepared.json", {**record, "signature": signature})
-    return Prepared(folder, dataset, Towers.from_dict(record["towers"]))
+    return PreparedDataset(folder, dataset, Towers.from_dict(record["towers"]))
 
 
 def _read_pairs(folder: Path, name: str, license: str, source: PairDataset) -> PairDataset:

@@ -1,4 +1,4 @@
-"""Ways to choose the first pairs: each returns which real pairs (rows of `links`) to start from."""
+"""Ways to choose some of the real pairs by their features: each returns rows of `links`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pairstill.errors import PairstillError, unknown
-from pairstill.rows import SAMPLED_ROWS, ChosenRows, Rows, UnitRows, blocks, in_memory, sample
-from pairstill.seeds import derive, generator
+from pairstill.runtime.row_matrix import SAMPLED_ROWS, RowMatrix, RowSubset, UnitRows, blocks, in_memory, sample
+from pairstill.runtime.seeds import derive, generator
 
 ROWS_PER_CLUSTER = 256
 """K-means looks at no more rows than so many a cluster (or `SAMPLED_ROWS`): more would hardly move a centroid."""
@@ -22,21 +22,21 @@ ROWS_PER_CLUSTER = 256
 class PairFeatures:
     """Frozen encoders' features of the real pairs: images [I, d_i], texts [C, d_t], links [P, 2]."""
 
-    images: Rows
-    texts: Rows
+    images: RowMatrix
+    texts: RowMatrix
     links: Tensor
 
-    def image_rows(self) -> Rows:
+    def image_rows(self) -> RowMatrix:
         """Normalised image features of every pair, [P, d_i]."""
-        return UnitRows((ChosenRows(self.images, self.links[:, 0]),))
+        return UnitRows((RowSubset(self.images, self.links[:, 0]),))
 
-    def text_rows(self) -> Rows:
+    def text_rows(self) -> RowMatrix:
         """Normalised text features of every pair, [P, d_t]."""
-        return UnitRows((ChosenRows(self.texts, self.links[:, 1]),))
+        return UnitRows((RowSubset(self.texts, self.links[:, 1]),))
 
-    def joint_rows(self) -> Rows:
+    def joint_rows(self) -> RowMatrix:
         """Both, side by side, [P, d_i + d_t]."""
-        return UnitRows((ChosenRows(self.images, self.links[:, 0]), ChosenRows(self.texts, self.links[:, 1])))
+        return UnitRows((RowSubset(self.images, self.links[:, 0]), RowSubset(self.texts, self.links[:, 1])))
 
 
 def random_pairs(features: PairFeatures, count: int, seed: int) -> Tensor:
@@ -46,7 +46,7 @@ def random_pairs(features: PairFeatures, count: int, seed: int) -> Tensor:
     return order[torch.from_numpy(np.sort(first))[:count]]
 
 
-def kmeans_pairs(rows: Rows, count: int, seed: int) -> Tensor:
+def kmeans_pairs(rows: RowMatrix, count: int, seed: int) -> Tensor:
     """Of each of `count` clusters of `rows` [P, d], the row nearest in cosine to the centroid (Eq. 4)."""
     centroids = kmeans(rows, count, seed)
     directions = F.normalize(centroids, dim=-1)
@@ -61,7 +61,7 @@ def kmeans_pairs(rows: Rows, count: int, seed: int) -> Tensor:
     return _fill_empty(chosen, len(rows))
 
 
-def kmeans(rows: Rows, count: int, seed: int, iterations: int = 25) -> Tensor:
+def kmeans(rows: RowMatrix, count: int, seed: int, iterations: int = 25) -> Tensor:
     """Centroids [count, d] of Lloyd's k-means; of many rows it sees a sample."""
     import faiss
 
@@ -121,7 +121,7 @@ def k_center(rows: Tensor, count: int, seed: int) -> Tensor:
     return torch.tensor(chosen)
 
 
-INITS: dict[str, Callable[[PairFeatures, int, int], Tensor]] = {
+SELECTIONS: dict[str, Callable[[PairFeatures, int, int], Tensor]] = {
     "random": random_pairs,
     "kmeans": lambda features, count, seed: kmeans_pairs(features.joint_rows(), count, seed),
     "kmeans-image": lambda features, count, seed: kmeans_pairs(features.image_rows(), count, seed),
@@ -129,15 +129,15 @@ INITS: dict[str, Callable[[PairFeatures, int, int], Tensor]] = {
     "herding": lambda features, count, seed: herding(in_memory(features.joint_rows()), count, seed),
     "k-center": lambda features, count, seed: k_center(in_memory(features.joint_rows()), count, seed),
 }
-"""The ways that choose real pairs by the frozen encoders' features; methods/start.py has two more."""
+"""The ways that choose real pairs by the frozen encoders' features; `distillation.initial_pairs` has two more."""
 
 
 def choose_pairs(kind: str, features: PairFeatures, count: int, seed: int) -> Tensor:
     """`count` rows of `features.links`, chosen in the way called `kind`."""
-    if kind not in INITS:
-        raise unknown("initialisation", kind, [*INITS, "kmeans-projected", "noise"])
+    if kind not in SELECTIONS:
+        raise unknown("initialisation", kind, [*SELECTIONS, "kmeans-projected", "noise"])
     check_count(count, len(features.images))
-    return INITS[kind](features, count, seed)
+    return SELECTIONS[kind](features, count, seed)
 
 
 def cells_of(features: PairFeatures, rows: Tensor) -> Tensor:
@@ -151,11 +151,11 @@ def cells_of(features: PairFeatures, rows: Tensor) -> Tensor:
     return cells
 
 
-def mean_texts(features: PairFeatures, cells: Tensor) -> Tensor:
+def mean_texts_of(features: PairFeatures, cells: Tensor) -> Tensor:
     """For each cell the mean text embedding of its pairs, [N, d_t]; `cells` is what `cells_of` gave, none is empty."""
     members = torch.bincount(cells).unsqueeze(1)
     sums = torch.zeros(len(members), features.texts.shape[1])
-    texts = ChosenRows(features.texts, features.links[:, 1])
+    texts = RowSubset(features.texts, features.links[:, 1])
     for start, block in blocks(texts):
         sums.index_add_(0, cells[start : start + len(block)], block)
     return sums / members

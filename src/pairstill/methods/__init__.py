@@ -1,25 +1,42 @@
-"""Methods: one file each, one contract. To add one, write its file and name it here."""
+"""Methods: one file each, in families, behind one contract (`distillation.contract`).
+
+In: the training pairs and a `Context`. Out: a `DistilledSet`. Neighbours use `METHODS` and `method_named`.
+
+- `selection`: real pairs are chosen, nothing is optimised.
+- `distributions`: features of real and synthetic pairs are matched under teachers.
+- `trajectories`: a student on the synthetic pairs follows an expert's training.
+- `through_training`: the gradient of real retrieval goes back through a student's whole training.
+- `generation`: pictures are sampled from a generative model.
+
+What several methods share stands in `distillation`. To add a method, write its file and add its line to `FILES`.
+"""
 
 from __future__ import annotations
 
-from pairstill.errors import unknown
-from pairstill.methods import dm, edge, forgetting, herding, kcenter, kmeans, lors, mdm, mtt, random, rehearsal, tesla
-from pairstill.methods.contract import Context, Method
+from importlib import import_module
 
-METHODS: dict[str, Method] = {
-    "random": random.METHOD,
-    "kmeans": kmeans.METHOD,
-    "herding": herding.METHOD,
-    "k-center": kcenter.METHOD,
-    "forgetting": forgetting.METHOD,
-    "dm": dm.METHOD,
-    "mtt-vl": mtt.METHOD,
-    "tesla": tesla.METHOD,
-    "lors": lors.METHOD,
-    "edge": edge.METHOD,
-    "mdm": mdm.METHOD,
-    "rehearsal": rehearsal.METHOD,
-}
+from pairstill.distillation.contract import Method
+from pairstill.errors import unknown
+
+FILES = (
+    "selection.random_pairs",
+    "selection.kmeans",
+    "selection.herding",
+    "selection.k_center",
+    "selection.forgetting",
+    "distributions.dm",
+    "distributions.mdm",
+    "trajectories.mtt_vl",
+    "trajectories.tesla",
+    "trajectories.lors",
+    "through_training.rehearsal",
+    "generation.edge",
+)
+"""A line for each method: its module."""
+
+_ALL: list[Method] = [import_module(f"{__name__}.{file}").METHOD for file in FILES]
+METHODS = {method.name: method for method in _ALL}
+"""All methods by name."""
 
 
 def method_named(name: str) -> Method:
@@ -27,6 +44,3 @@ def method_named(name: str) -> Method:
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]
-
-
-__all__ = ["METHODS", "Context", "Method", "method_named"]

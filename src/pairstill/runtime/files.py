@@ -113,7 +113,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def held_alone(folder: Path) -> Iterator[None]:
     """Hold `folder` for one run; a second one, in this or another process, is refused."""
     with _opened(folder / "busy.lock") as file:
         end = time.monotonic() + SECONDS_TO_LEAVE

@@ -21,15 +21,15 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol
 
 from pairstill.errors import PairstillError
-from pairstill.progress import console
-from pairstill.run import Interrupted
+from pairstill.runtime.progress import console
+from pairstill.runtime.run_folder import Interrupted
 
 TRIES = 3
 """How often a task is started whose workers die; one that fails is not started again."""
 
 INTERRUPTED = 130
 
-Where = Literal["local", "ray"]
+LauncherName = Literal["local", "ray"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Launcher(Protocol):
         ...
 
 
-def launcher_named(name: Where, jobs: int = 1, address: str | None = None) -> Launcher:
+def launcher_named(name: LauncherName, jobs: int = 1, address: str | None = None) -> Launcher:
     """The launcher of the command line's options."""
     if jobs < 1:
         raise PairstillError(f"--jobs must be at least 1, not {jobs}.")
@@ -80,7 +80,7 @@ def launcher_named(name: Where, jobs: int = 1, address: str | None = None) -> La
     return Processes(jobs)
 
 
-class Here:
+class InProcess:
     """One task after another, in this process."""
 
     def run(self, tasks: Sequence[Task], started: Callable[[Task], None] = _nothing) -> Iterator[Outcome]:
@@ -90,9 +90,9 @@ class Here:
             yield _attempt(task)
 
 
-def in_turn(launcher: Launcher) -> Launcher:
+def in_process_if_one(launcher: Launcher) -> Launcher:
     """`Here` for processes one at a time: tasks that need no process of their own then read the data once."""
-    return Here() if launcher == Processes(at_once=1) else launcher
+    return InProcess() if launcher == Processes(at_once=1) else launcher
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Memory that was freed is kept for the next step instead of being given back to the system."""
+"""Memory of this process: what was freed is kept for the next step, and the peak can be asked for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import functools
 import platform
+from pathlib import Path
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
@@ -25,3 +26,16 @@ def keep_freed_memory() -> bool:
         return False
     libc = ctypes.CDLL(ctypes.util.find_library("c") or "libc.so.6")
     return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, _NEVER))
+
+
+def peak_mib() -> int | None:
+    """The most memory that this process had resident, in MiB, where the system tells.
+
+    It is the process's own: `ru_maxrss` begins at what its parent held when it forked.
+    """
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    kilobytes = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return round(int(kilobytes[0]) / 1024) if kilobytes else None

@@ -23,20 +23,20 @@ from torch import Tensor
 Network = Callable[[Tensor], Tensor]
 
 
-def size() -> int:
+def world_size() -> int:
     """How many processes work together; 1 without torchrun."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
     """Which of them this is."""
-    return dist.get_rank() if size() > 1 else 0
+    return dist.get_rank() if world_size() > 1 else 0
 
 
 @contextlib.contextmanager
-def together(device: str) -> Iterator[None]:
+def process_group(device: str) -> Iterator[None]:
     """Inside, the processes that torchrun started work together; without torchrun nothing happens."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or size() > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or world_size() > 1:
         yield
         return
     if device == "cuda":
@@ -48,20 +48,20 @@ def together(device: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def shared(network: Network, inputs: Tensor) -> Tensor:
+def data_parallel(network: Network, inputs: Tensor) -> Tensor:
     """`network(inputs)` [N, d] for inputs [N, ...] that every process has: each computes its rows, all have the result.
 
     The gradient of the inputs is whole in every process, if what is made of the result is the same in all of them.
     """
-    if size() == 1 or len(inputs) < size():
+    if world_size() == 1 or len(inputs) < world_size():
         return network(inputs)
     mine = _MyRows.apply(inputs)  # type: ignore[no-untyped-call]
     return torch.as_tensor(_AllRows.apply(network(mine), len(inputs)))  # type: ignore[no-untyped-call]
 
 
-def agreed(compute: Callable[[], Any]) -> Any:
+def broadcast_from_first(compute: Callable[[], Any]) -> Any:
     """What process 0 computes, in all of them."""
-    if size() == 1:
+    if world_size() == 1:
         return compute()
     found = [compute() if rank() == 0 else None]
     dist.broadcast_object_list(found)
@@ -69,7 +69,7 @@ def agreed(compute: Callable[[], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def own_folder(out: Path) -> Iterator[Path]:
+def rank_folder(out: Path) -> Iterator[Path]:
     """`out` itself in process 0; in the others a copy of what a run goes on from, for as long as the run takes."""
     if rank() == 0:
         barrier()
@@ -85,13 +85,13 @@ def own_folder(out: Path) -> Iterator[Path]:
 
 def barrier() -> None:
     """Wait for the others."""
-    if size() > 1:
+    if world_size() > 1:
         dist.barrier()
 
 
 def _bounds(count: int) -> list[int]:
     """Where each process's rows begin, and where the last one's end."""
-    return [count * number // size() for number in range(size() + 1)]
+    return [count * number // world_size() for number in range(world_size() + 1)]
 
 
 class _MyRows(torch.autograd.Function):
@@ -127,6 +127,6 @@ def _gather(mine: Tensor, count: int) -> Tensor:
     lengths = [end - begin for begin, end in itertools.pairwise(_bounds(count))]
     padded = mine.new_zeros((max(lengths), *mine.shape[1:]))
     padded[: len(mine)] = mine
-    parts = [torch.empty_like(padded) for _ in range(size())]
+    parts = [torch.empty_like(padded) for _ in range(world_size())]
     dist.all_gather(parts, padded)
     return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])

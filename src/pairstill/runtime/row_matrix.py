@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pairstill.seeds import generator
+from pairstill.runtime.seeds import generator
 
 ROWS_AT_ONCE = 16384
 SAMPLED_ROWS = 131_072
 """Enough to tell the mean and the spread of any number of rows."""
 
 
-class Rows(Protocol):
+class RowMatrix(Protocol):
     """A matrix [n, d] as far as rows can be asked for: a tensor is one; what is asked for is in memory."""
 
     @property
@@ -33,7 +33,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class StoredRows:
+class StoredMatrix:
     """A matrix on disk, memory-mapped."""
 
     matrix: NDArray[Any]
@@ -54,10 +54,10 @@ class StoredRows:
 
 
 @dataclass(frozen=True)
-class ChosenRows:
+class RowSubset:
     """Some rows of others, by number."""
 
-    of: Rows
+    of: RowMatrix
     index: Tensor
 
     @property
@@ -76,7 +76,7 @@ class ChosenRows:
 class UnitRows:
     """Others, several of them side by side, each normalised."""
 
-    parts: tuple[Rows, ...]
+    parts: tuple[RowMatrix, ...]
 
     @property
     def shape(self) -> Sequence[int]:
@@ -90,14 +90,14 @@ class UnitRows:
         return torch.cat([F.normalize(part[rows], dim=-1) for part in self.parts], dim=-1)
 
 
-def blocks(rows: Rows, size: int | None = None) -> Iterator[tuple[int, Tensor]]:
+def blocks(rows: RowMatrix, size: int | None = None) -> Iterator[tuple[int, Tensor]]:
     """All rows in order, at most `size` (by default `ROWS_AT_ONCE`) at a time, with the number of the first."""
     size = size or ROWS_AT_ONCE
     for start in range(0, len(rows), size):
         yield start, rows[start : start + size]
 
 
-def in_memory(rows: Rows) -> Tensor:
+def in_memory(rows: RowMatrix) -> Tensor:
     """All rows as one tensor of floats, made without a second copy."""
     whole = torch.empty(*rows.shape)
     for start, block in blocks(rows):
@@ -105,9 +105,9 @@ def in_memory(rows: Rows) -> Tensor:
     return whole
 
 
-def sample(rows: Rows, most: int, seed: int) -> Tensor:
+def sample(rows: RowMatrix, most: int, seed: int) -> Tensor:
     """At most `most` rows, in memory: all of them where there are no more, else drawn from the seed, in order."""
     if len(rows) <= most:
         return in_memory(rows)
     drawn = torch.randperm(len(rows), generator=generator(seed, "sample"))[:most]
-    return in_memory(ChosenRows(rows, drawn.sort().values))
+    return in_memory(RowSubset(rows, drawn.sort().values))

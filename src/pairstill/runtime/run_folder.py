@@ -8,7 +8,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -17,10 +17,9 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from pairstill.errors import PairstillError
-from pairstill.files import read_manifest, read_sealed, write_manifest, write_sealed, write_text
-from pairstill.progress import console
-from pairstill.redaction import holds_secret
+from pairstill.errors import PairstillError, holds_secret
+from pairstill.runtime.files import read_manifest, read_sealed, write_manifest, write_sealed, write_text
+from pairstill.runtime.progress import console
 
 _REPORTED_PACKAGES = ("pairstill", "torch", "timm", "transformers", "numpy", "faiss-cpu", "datasets")
 CHECKPOINT = "checkpoint.safetensors"
@@ -37,24 +36,33 @@ class Run:
     count the time that the run was at work, over all its sessions.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], resume: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        resume: bool = False,
+        read_config: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    ) -> None:
+        """`read_config` gives a config that an older version wrote the names of this one."""
         self.folder = folder
         self.stopping = False
         self._started, self._before = time.monotonic(), 0.0
         plain = json.loads(json.dumps(config, default=str))
         _refuse_secrets(plain)
         if (folder / "run.json").exists():
-            self._continue(plain, resume)
+            self._continue(plain, resume, read_config)
         else:
             write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
             write_manifest(folder / "run.json", {"config": plain, "versions": versions(), "started": _now()})
 
-    def _continue(self, config: dict[str, Any], resume: bool) -> None:
+    def _continue(
+        self, config: dict[str, Any], resume: bool, read_config: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
         if not resume:
             raise PairstillError(
                 f"{self.folder} already holds a run. Add --resume to continue it, or choose another --out."
             )
-        before, now = _flat(read_manifest(self.folder / "run.json")["config"]), _flat(config)
+        before, now = _flat(read_config(read_manifest(self.folder / "run.json")["config"])), _flat(config)
         changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
         if changed:
             lines = "; ".join(f"{key}: {before.get(key)!r} then, {now.get(key)!r} now" for key in changed)

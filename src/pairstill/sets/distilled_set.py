@@ -12,10 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pairstill.cards import dataset_card
 from pairstill.errors import PairstillError
-from pairstill.files import digest_of, read_json, read_tensors, sha256, write_manifest, write_tensors, write_text
-from pairstill.rows import Rows, blocks
+from pairstill.runtime.files import (
+    digest_of,
+    read_json,
+    read_tensors,
+    sha256,
+    write_manifest,
+    write_tensors,
+    write_text,
+)
+from pairstill.runtime.row_matrix import RowMatrix, blocks
+from pairstill.sets.cards import dataset_card
 
 FORMAT = 1
 CAPTIONS_AT_ONCE = 65_536
@@ -101,7 +109,7 @@ def load(folder: str | Path) -> DistilledSet:
     """
     folder = Path(folder)
     if (folder / "export.json").exists():
-        from pairstill.exports import load_export
+        from pairstill.sets.exports import load_export
 
         return load_export(folder)
     manifest = _read_manifest(folder)
@@ -150,7 +158,7 @@ def _tensor(folder: Path, name: str) -> Tensor:
 
 
 @torch.no_grad()
-def nearest_captions(texts: Tensor, real: Rows, captions: Sequence[str], count: int = 3) -> list[list[str]]:
+def nearest_captions(texts: Tensor, real: RowMatrix, captions: Sequence[str], count: int = 3) -> list[list[str]]:
     """For each text embedding [N, d] the `count` different captions whose embeddings [C, d] are nearest in cosine.
 
     Exact, in one pass over the captions: to build an index of them would take longer than to ask all of them once.

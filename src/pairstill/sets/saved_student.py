@@ -11,22 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pairstill.bank import parameters_of
-from pairstill.cards import model_card
+from pairstill.data.decoding import decode, to_square
 from pairstill.errors import PairstillError
-from pairstill.files import read_manifest, read_tensors, sha256, write_manifest, write_tensors, write_text
-from pairstill.pictures import decode, to_square
-from pairstill.towers import (
-    ImageEncoder,
-    Passes,
-    Towers,
-    TwoTower,
-    build_model,
-    fold,
-    load_image_encoder,
-    load_text_encoder,
-)
-from pairstill.towers.text import TextEncoder
+from pairstill.experts.bank import parameters_of
+from pairstill.runtime.files import read_manifest, read_tensors, sha256, write_manifest, write_tensors, write_text
+from pairstill.sets.cards import model_card
+from pairstill.towers.folding import fold
+from pairstill.towers.image_encoder import ImageEncoder, load_image_encoder
+from pairstill.towers.passes import Passes
+from pairstill.towers.text_encoder import TextEncoder, load_text_encoder
+from pairstill.towers.two_tower import Towers, TwoTower, build_model
 
 FORMAT = 1
 AT_ONCE = 64

@@ -11,18 +11,19 @@ from typing import Any, ParamSpec, TypeVar
 from rich.markup import escape
 
 from pairstill import api
-from pairstill.compare.figures import write_curves, write_points, write_sizes
-from pairstill.compare.job import Job, bytes_of, run_job
-from pairstill.compare.study import Entry, Study
-from pairstill.compare.tables import write_tables
 from pairstill.errors import PairstillError
-from pairstill.extraction import extract
-from pairstill.files import digest_of, locked, read_json, read_manifest, remove, write_json
-from pairstill.launch import Launcher, Processes, Task
+from pairstill.features.parallel_extraction import extract
+from pairstill.features.prepared_folder import PreparedDataset, open_prepared
 from pairstill.methods import METHODS
-from pairstill.prepared import Prepared, open_prepared
-from pairstill.progress import console, duration
-from pairstill.towers import Passes, Towers
+from pairstill.runtime.files import digest_of, locked, read_json, read_manifest, remove, write_json
+from pairstill.runtime.launchers import Launcher, Processes, Task
+from pairstill.runtime.progress import console, duration
+from pairstill.studies.figures import write_curves, write_points, write_sizes
+from pairstill.studies.job import Job, bytes_of, run_job
+from pairstill.studies.study import Entry, Study
+from pairstill.studies.tables import write_tables
+from pairstill.towers.passes import Passes
+from pairstill.towers.two_tower import Towers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,7 +74,7 @@ def _is_done(job: Job) -> bool:
     return True
 
 
-def _data(study: Study, out: Path, data: str | Path | None, device: api.Device) -> Prepared:
+def _data(study: Study, out: Path, data: str | Path | None, device: api.Device) -> PreparedDataset:
     """The prepared dataset: a folder that is one, or a source that becomes one in `out`."""
     place = str(data or study.data or "")
     if not place:
@@ -85,7 +86,7 @@ def _data(study: Study, out: Path, data: str | Path | None, device: api.Device) 
         return api.prepare(place, out / "data", towers, workers=2, device=device)
 
 
-def _plan(study: Study, out: Path, data: Prepared, launcher: Launcher, device: api.Device) -> list[Job]:
+def _plan(study: Study, out: Path, data: PreparedDataset, launcher: Launcher, device: api.Device) -> list[Job]:
     """A job for every row, with features and experts at hand; what stands in the way of some rows is their trouble."""
     where: api.Device = "cuda" if api.device_named(device) == "cuda" else "cpu"
     made_of = _reach(data, study.source(), where, launcher)
@@ -114,26 +115,26 @@ def _attempt(do: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | Pairs
         return error
 
 
-def _reach(data: Prepared, towers: Towers, device: api.Device, launcher: Launcher) -> str:
+def _reach(data: PreparedDataset, towers: Towers, device: api.Device, launcher: Launcher) -> str:
     """Compute these towers' features, once and not in every row; returns a digest of dataset, towers and encoders."""
     extract(data, towers, 2, device, launcher)
     encoded = data.encoded(towers, device=device)
     return digest_of([data.dataset.fingerprint, encoded.identity()])
 
 
-def _made_of(data: Prepared, study: Study, entry: Entry, own: str) -> str:
+def _made_of(data: PreparedDataset, study: Study, entry: Entry, own: str) -> str:
     """A digest of what a row's set is made with: that of its towers, and the other encoders that its method reads."""
-    others = METHODS[entry.method].reads(entry.all_settings()) if entry.method in METHODS else ()
+    others = METHODS[entry.method].extra_encoders(entry.all_settings()) if entry.method in METHODS else ()
     return digest_of([own, data.encoded(study.source()).others(others)]) if others else own
 
 
 def _bank(
-    study: Study, out: Path, data: Prepared, made_of: str, experts: int, launcher: Launcher, device: api.Device
+    study: Study, out: Path, data: PreparedDataset, made_of: str, experts: int, launcher: Launcher, device: api.Device
 ) -> Path:
     """The bank that all methods share."""
-    folder = out / "banks" / digest_of([made_of, asdict(study.expert), study.seed])
+    folder = out / "banks" / digest_of([made_of, asdict(study.expert_recipe), study.seed])
     with locked(folder.with_name(f"{folder.name}.lock")):  # another comparison in `out` may want the same
-        api.train_experts(data, folder, experts, study.expert, study.seed, device, launcher)
+        api.train_experts(data, folder, experts, study.expert_recipe, study.seed, device, launcher)
     return folder
 
 

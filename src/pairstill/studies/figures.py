@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pairstill.files import atomic
-from pairstill.run import read_events
+from pairstill.runtime.files import atomic
+from pairstill.runtime.run_folder import read_events
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Told apart by every kind of colour vision (Okabe and Ito)."""

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from pairstill.api import Device
-from pairstill.bank import Bank
-from pairstill.compare.study import Entry, Study
-from pairstill.distillation import distill
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import Encoded
-from pairstill.evaluation import Row, evaluate, evaluate_full
-from pairstill.files import digest_of, locked, remove, write_manifest
+from pairstill.distillation.runner import distill
+from pairstill.evaluation.scoring import Result, evaluate, evaluate_full
+from pairstill.evaluation.text_adaptation import with_readable_texts
+from pairstill.experts.bank import Bank
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.features.prepared_folder import open_prepared
 from pairstill.methods import METHODS
-from pairstill.peak import peak_mib
-from pairstill.prepared import open_prepared
-from pairstill.protocols import protocol_named
-from pairstill.reading import readable
-from pairstill.run import read_events
-from pairstill.towers import Passes
+from pairstill.runtime.files import digest_of, locked, remove, write_manifest
+from pairstill.runtime.memory import peak_mib
+from pairstill.runtime.old_names import under_old_names
+from pairstill.runtime.run_folder import read_events
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.studies.study import Entry, Study
+from pairstill.towers.passes import Passes
+from pairstill.training.protocols import protocol_named
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,15 @@ class Job:
     def set_key(self) -> str:
         """A digest of all that the distilled set depends on."""
         entry, study = self.entry, self.study
-        experts = [entry.experts or study.experts, study.expert] if self.needs_bank else None
-        student = None if entry.method == "full" else study.student
+        experts = [entry.experts or study.experts, study.expert_recipe] if self.needs_bank else None
+        student = None if entry.method == "full" else study.student_recipe
         parts = [entry.method, entry.pairs, entry.all_settings(), experts, study.protocol, student, study.seed]
         return digest_of([self.made_of, *(_plain(part) for part in parts)])
 
     def key(self) -> str:
         """A digest of all that the row depends on."""
         entry, study = self.entry, self.study
-        expert = study.expert if entry.method == "full" else None
+        expert = study.expert_recipe if entry.method == "full" else None
         return digest_of([self.set_key(), self.read_by, entry.texts, study.seeds, _plain(expert)])
 
     @property
@@ -99,31 +100,31 @@ def _do(job: Job) -> dict[str, Any]:
     data, protocol, passes = open_prepared(job.data), protocol_named(study.protocol), Passes(job.micro_batch)
     encoded = data.encoded(study.towers_of(entry), device=job.device, passes=passes)
     if entry.method == "full":
-        row = evaluate_full(encoded, protocol, study.seeds, recipe=study.expert, seed=study.seed)
+        row = evaluate_full(encoded, protocol, study.seeds, recipe=study.expert_recipe, seed=study.seed)
         return _record(job, row, {"peak_mib": peak_mib()})
     same = study.towers_of(entry) == study.source()
     source = encoded if same else data.encoded(study.source(), device=job.device, passes=passes)
     bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
     made = _distil(job, source, bank)
-    read = readable(entry.texts, encoded, lambda: source, made, study.student, study.seed)
-    row = evaluate(encoded, read, protocol, study.seeds, recipe=study.student, seed=study.seed)
+    read = with_readable_texts(entry.texts, encoded, lambda: source, made, study.student_recipe, study.seed)
+    row = evaluate(encoded, read, protocol, study.seeds, recipe=study.student_recipe, seed=study.seed)
     return _record(job, row, {**cost_of(job.set_folder / "run", made), **(cost_of_bank(bank) if bank else {})})
 
 
-def _distil(job: Job, encoded: Encoded, bank: Bank | None) -> DistilledSet:
+def _distil(job: Job, encoded: EncodedDataset, bank: Bank | None) -> DistilledSet:
     entry, study = job.entry, job.study
     with locked(job.set_folder.with_name(f"{job.set_folder.name}.lock")):  # rows may share a set
         return distill(
             encoded,
             job.set_folder,
-            entry.method,
+            METHODS[entry.method],
             entry.pairs,
             protocol_named(study.protocol),
             bank,
             entry.all_settings(),
             study.seed,
             resume=True,
-            student=study.student,
+            student=study.student_recipe,
         )
 
 
@@ -172,7 +173,7 @@ def cost_of_bank(bank: Bank) -> dict[str, Any]:
     }
 
 
-def _record(job: Job, row: Row, cost: dict[str, Any]) -> dict[str, Any]:
+def _record(job: Job, row: Result, cost: dict[str, Any]) -> dict[str, Any]:
     return {"label": job.entry.label, "texts": job.entry.texts, **row.to_dict(), **cost}
 
 
@@ -181,4 +182,5 @@ def _safe(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+    """A part of a key; settings under their first names, so that renaming one leaves all keys as they were."""
+    return under_old_names(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value

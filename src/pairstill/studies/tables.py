@@ -1,26 +1,58 @@
-"""The table of a comparison: CSV and JSON for machines, Markdown for people."""
+"""Results as tables: for the terminal, and as Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pairstill.compare.study import Study
-from pairstill.evaluation import METRICS
-from pairstill.files import write_text
+from rich import box
+from rich.table import Table
 
-Record = dict[str, Any]
+from pairstill.evaluation.scoring import METRICS, Result
+from pairstill.runtime.files import write_text
+from pairstill.studies.study import Study
+
+Record = Mapping[str, Any]
+
+
+def results_table(rows: Sequence[Result], title: str = "") -> Table:
+    """A table with the best mean of the sets in bold; the full set stands beneath as the ceiling."""
+    sets = [row for row in rows if row.method != "full"]
+    best = max((row.mean for row in sets), default=0.0)
+    table = Table(
+        title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="", caption_justify="left"
+    )
+    table.add_column("method", no_wrap=True)
+    for name in ("pairs", "IR@1", "IR@5", "IR@10", "TR@1", "TR@5", "TR@10", "mean"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.caption = f"mean ± standard deviation over {rows[0].seeds} students" if rows else None
+    for row in [*sets, *(row for row in rows if row.method == "full")]:
+        style = "bold" if row.method != "full" and row.mean == best else "dim" if row.method == "full" else ""
+        cells = [row.method, f"{row.pairs:,}", *(f"{getattr(row, metric):.1f}" for metric in METRICS)]
+        table.add_row(*cells, f"{row.mean:.1f} ± {row.mean_std:.1f}", style=style)
+    return table
+
+
+def write_results(path: Path, results: Sequence[Result]) -> None:
+    """Write results as JSON (a list of objects) or CSV, by the file's ending."""
+    records = [result.to_dict() for result in results]
+    write_text(path, as_json(records) if path.suffix == ".json" else as_csv(records))
 
 
 def write_tables(out: Path, study: Study, records: Sequence[Record]) -> None:
     """Write the table as CSV, JSON and Markdown, under the study's name."""
-    write_text(out / f"{study.name}.json", json.dumps([_rounded(record) for record in records], indent=2) + "\n")
+    write_text(out / f"{study.name}.json", as_json(records))
     write_text(out / f"{study.name}.csv", as_csv(records))
     write_text(out / f"{study.name}.md", as_markdown(study, records))
+
+
+def as_json(records: Sequence[Record]) -> str:
+    """All records as a list of objects."""
+    return json.dumps([_rounded(record) for record in records], indent=2) + "\n"
 
 
 def as_csv(records: Sequence[Record]) -> str:
@@ -73,5 +105,5 @@ def _line(record: Record, ranked: list[float], beside: bool) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _rounded(record: Record) -> Record:
+def _rounded(record: Record) -> dict[str, Any]:
     return {key: round(value, 3) if isinstance(value, float) else value for key, value in record.items()}

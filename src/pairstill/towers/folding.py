@@ -17,9 +17,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pairstill.allocator import keep_freed_memory
 from pairstill.errors import PairstillError
-from pairstill.seeds import generator
+from pairstill.runtime.memory import keep_freed_memory
+from pairstill.runtime.seeds import generator
 from pairstill.towers.folded_conv import FoldedConv
 from pairstill.towers.torchvision_shim import ensure_torchvision
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from pairstill.errors import PairstillError, unknown
-from pairstill.files import digest_of, digest_of_tensors, read_json, read_tensors
-from pairstill.seeds import global_seed
+from pairstill.runtime.files import digest_of, digest_of_tensors, read_json, read_tensors
+from pairstill.runtime.seeds import global_seed
 from pairstill.towers.torchvision_shim import ensure_torchvision
 from pairstill.towers.weights import ImageSource, hub_reachable, no_network, package_file, resolve_image
 

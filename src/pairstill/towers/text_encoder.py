@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pairstill.errors import PairstillError, unknown
-from pairstill.files import digest_of, digest_of_tensors, read_json
-from pairstill.seeds import global_seed
+from pairstill.runtime.files import digest_of, digest_of_tensors, read_json
+from pairstill.runtime.seeds import global_seed
 from pairstill.towers.torchvision_shim import ensure_torchvision
 from pairstill.towers.weights import (
     TEXT_PRESETS,

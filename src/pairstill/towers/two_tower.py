@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from pairstill.allocator import keep_freed_memory
 from pairstill.errors import PairstillError, unknown
-from pairstill.seeds import global_seed
+from pairstill.runtime.memory import keep_freed_memory
+from pairstill.runtime.seeds import global_seed
 from pairstill.towers.heads import build_head
-from pairstill.towers.image import ImageEncoder
+from pairstill.towers.image_encoder import ImageEncoder
 from pairstill.towers.weights import split_name
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pairstill.errors import PairstillError, unknown
-from pairstill.towers import Towers
+from pairstill.towers.two_tower import Towers
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pairstill.encoded import Encoded, EncodedSplit
-from pairstill.metrics import Recall, recall
-from pairstill.rows import Rows, blocks
-from pairstill.towers import TwoTower
-from pairstill.training import STUDENT_RECIPE, Inputs, Recipe, TensorInputs, TrainingPairs, train
+from pairstill.features.encoded_dataset import EncodedDataset, EncodedSplit
+from pairstill.features.training_pairs import Inputs, TensorInputs, TrainingPairs
+from pairstill.runtime.row_matrix import RowMatrix, blocks
+from pairstill.towers.two_tower import TwoTower
+from pairstill.training.recall import Recall, recall
+from pairstill.training.training_loop import train
+from pairstill.training.training_recipe import STUDENT_RECIPE, Recipe
 
 ENCODE_AT_ONCE = 256
 
@@ -58,7 +60,7 @@ class Trial:
 
 
 def as_training_pairs(
-    encoded: Encoded, candidate: Candidate, augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    encoded: EncodedDataset, candidate: Candidate, augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
 ) -> TrainingPairs:
     """Synthetic pairs as a student of these towers trains on them."""
     rows = torch.arange(len(candidate.images))
@@ -69,7 +71,7 @@ def as_training_pairs(
 
 
 def train_student(
-    encoded: Encoded,
+    encoded: EncodedDataset,
     pairs: TrainingPairs,
     test: EncodedSplit,
     seed: int,
@@ -100,7 +102,7 @@ def model_recall(model: TwoTower, split: EncodedSplit) -> Recall:
 
 
 @torch.no_grad()
-def embed(model: TwoTower, inputs: Inputs, texts: Rows) -> tuple[Tensor, Tensor]:
+def embed(model: TwoTower, inputs: Inputs, texts: RowMatrix) -> tuple[Tensor, Tensor]:
     """Unit vectors of all pictures [I, d] and all texts [C, d], on the CPU."""
     training = model.training
     device = next(model.parameters()).device

@@ -4,107 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pairstill.errors import PairstillError
-from pairstill.losses import info_nce, weighted_bce
-from pairstill.rows import Rows
-from pairstill.seeds import generator, global_seed
-from pairstill.towers import TwoTower
+from pairstill.features.training_pairs import TrainingPairs
+from pairstill.runtime.seeds import generator, global_seed
+from pairstill.towers.two_tower import TwoTower
+from pairstill.training.losses import info_nce, weighted_bce
+from pairstill.training.training_recipe import Recipe
 
 
 class TrainingDiverged(PairstillError):
     """The loss left the finite world."""
-
-
-class Inputs(Protocol):
-    """What the image tower reads, by row: features in towers `heads`, normalised pixels in `full`."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, rows: Tensor, random: torch.Generator | None = None) -> Tensor:
-        """The rows as one tensor; with a generator, augmented where these inputs have an augmentation."""
-        ...
-
-
-@dataclass(frozen=True)
-class TensorInputs:
-    """Inputs that are rows of a matrix: cached features, or the pictures of a distilled set."""
-
-    tensor: Rows
-    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
-
-    def __len__(self) -> int:
-        return len(self.tensor)
-
-    def take(self, rows: Tensor, random: torch.Generator | None = None) -> Tensor:
-        """See `Inputs`."""
-        chosen = self.tensor[rows]
-        return self.augment(chosen, random) if self.augment and random else chosen
-
-
-@dataclass(frozen=True)
-class TrainingPairs:
-    """Pairs to train on: `links` [P, 2] joins rows of `inputs` to rows of `texts` [C, d_t].
-
-    With `similarity` [P, P], soft targets of each pair's picture for each pair's text, the loss is the weighted
-    binary cross-entropy against them; without it InfoNCE.
-    """
-
-    inputs: Inputs
-    texts: Rows
-    links: Tensor
-    similarity: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a model is trained.
-
-    Args:
-        epochs: Passes over the pairs.
-        lr: Step size of SGD.
-        text_lr: Step size of the text projector, where it is another.
-        momentum: Momentum of SGD.
-        weight_decay: L2 penalty.
-        batch_size: Pairs in a step.
-        decay: The step size is multiplied by this at half of the epochs.
-        temperature: Of the loss.
-        one_caption: An epoch takes each picture once, with one of its captions drawn anew, instead of every pair.
-    """
-
-    epochs: int
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    batch_size: int = 128
-    decay: float = 1.0
-    temperature: float = 0.07
-    one_caption: bool = False
-    text_lr: float | None = None
-
-    def __post_init__(self) -> None:
-        needs = {
-            "epochs": (self.epochs >= 1, "at least 1"),
-            "lr": (self.lr > 0, "above 0"),
-            "text_lr": (self.text_lr is None or self.text_lr > 0, "above 0"),
-            "momentum": (0 <= self.momentum < 1, "at least 0 and below 1"),
-            "weight_decay": (self.weight_decay >= 0, "at least 0"),
-            "batch_size": (self.batch_size >= 2, "at least 2"),
-            "decay": (self.decay > 0, "above 0"),
-            "temperature": (self.temperature > 0, "above 0"),
-        }
-        for name, (holds, what) in needs.items():
-            if not holds:
-                raise PairstillError(f"{name} of a training recipe must be {what}, not {getattr(self, name)}.")
-
-
-EXPERT_RECIPE = Recipe(epochs=10)
-STUDENT_RECIPE = Recipe(epochs=100, momentum=0.9, weight_decay=5e-4, decay=0.1)
 
 
 def batches(count: int, size: int, random: torch.Generator) -> Iterator[Tensor]:

@@ -4,8 +4,8 @@ import pickle
 
 import numpy as np
 
-from pairstill.pictures import decode
-from pairstill.sources import SourceSpec, open_source
+from pairstill.data.decoding import decode
+from pairstill.data.sources import SourceSpec, open_source
 
 
 def test_the_embedded_set() -> None:

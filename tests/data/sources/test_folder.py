@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pairstill.data.sources import SourceSpec, open_source
 from pairstill.errors import PairstillError
-from pairstill.sources import SourceSpec, open_source
 
 Write = Callable[..., None]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from pairstill.data.decoding import load_pixels
+from pairstill.data.pair_dataset import PairDataset
+from pairstill.data.sources import SourceSpec, open_source, streaming
+from pairstill.data.sources.hub import expand_braces
 from pairstill.errors import PairstillError
-from pairstill.pairs import PairDataset
-from pairstill.pictures import load_pixels
-from pairstill.sources import SourceSpec, open_source, stream
-from pairstill.sources.hub import expand_braces
 
 from .conftest import picture
 
@@ -99,9 +99,9 @@ def test_pixels_in_workers(tmp_path: Path, shard: Shard) -> None:
 def test_streaming_with_limit_resumes(tmp_path: Path, parquet: Parquet, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"image": picture(row), "caption": f"c{row}"} for row in range(30)]
     path = parquet("all.parquet", rows)
-    monkeypatch.setattr(stream, "SHARD_ROWS", 4)
+    monkeypatch.setattr(streaming, "SHARD_ROWS", 4)
     seen: list[int] = []
-    real = stream._write
+    real = streaming._write
 
     def failing(target: Path, batch: list[dict[str, Any]]) -> None:
         seen.append(len(batch))
@@ -109,14 +109,14 @@ def test_streaming_with_limit_resumes(tmp_path: Path, parquet: Parquet, monkeypa
             raise PairstillError("disk full")
         real(target, batch)
 
-    monkeypatch.setattr(stream, "_write", failing)
+    monkeypatch.setattr(streaming, "_write", failing)
     with pytest.raises(PairstillError, match="disk full"):
         opened(path, tmp_path, streaming=True, limit=10)
     assert len(list((tmp_path / "cache/streams").rglob("*.parquet"))) == 2
     dataset = opened(path, tmp_path, streaming=True, limit=10)
     assert seen == [4, 4, 2, 2]
     assert list(dataset.captions) == [f"c{row}" for row in range(10)]
-    monkeypatch.setattr(stream, "_rows", lambda *_: pytest.fail("a finished stream is read again"))
+    monkeypatch.setattr(streaming, "_rows", lambda *_: pytest.fail("a finished stream is read again"))
     assert len(opened(path, tmp_path, streaming=True, limit=10).images) == 10
 
 
@@ -129,7 +129,7 @@ def test_a_stream_that_breaks_says_how_to_go_on(
         raise ConnectionResetError("peer went away")
         yield
 
-    monkeypatch.setattr(stream, "_rows", broken)
+    monkeypatch.setattr(streaming, "_rows", broken)
     with pytest.raises(PairstillError, match=r"after 0 rows of train .*peer went away.*run the same command again"):
         opened(path, tmp_path, streaming=True)
 
@@ -209,7 +209,7 @@ def test_missing_shard_is_named(tmp_path: Path, shard: Shard) -> None:
 @pytest.mark.parametrize("settings", ["", ", limit=3"])
 def test_no_network_says_what_was_tried(tmp_path: Path, settings: str) -> None:
     code = (
-        "from pairstill.sources import *\n"
+        "from pairstill.data.sources import *\n"
         "from pairstill.errors import PairstillError\n"
         "try:\n"
         f"    open_source(SourceSpec('nobody/nothing'{settings}))\n"

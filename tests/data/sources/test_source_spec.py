@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pairstill.data.sources import SOURCES, SourceSpec, detect, open_source
 from pairstill.errors import PairstillError
-from pairstill.sources import SOURCES, SourceSpec, detect, open_source
 
 
 def test_spec_survives_json() -> None:

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 
 from pairstill import api
 from pairstill.errors import PairstillError
-from pairstill.files import read_tensors
-from pairstill.methods import dm
-from pairstill.training import Recipe
+from pairstill.methods.distributions import dm
+from pairstill.runtime.files import read_tensors
+from pairstill.training.training_recipe import Recipe
 
 MATCHES = ("modalities", "joint", "both")
 

@@ -5,18 +5,18 @@ import pytest
 import torch
 
 from pairstill import api
-from pairstill.diffusion import Diffusion, diversity
+from pairstill.distillation.diffusion_model import DiffusionModel, diversity
 from pairstill.errors import PairstillError
-from pairstill.methods.edge import Settings
-from pairstill.run import Run
-from tests.test_distillation import files_of
+from pairstill.methods.generation.edge import Settings
+from pairstill.runtime.run_folder import Run
+from tests.distillation.test_runner import files_of
 
 CAPTIONS = ["a dog", "two cats on a mat", "the sea"]
 
 
 @pytest.fixture
 def model(tiny_diffusion):
-    return Diffusion(tiny_diffusion["model"], tiny_diffusion["judge"], "cpu")
+    return DiffusionModel(tiny_diffusion["model"], tiny_diffusion["judge"], "cpu")
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def test_only_biases_and_norms_are_tuned_and_gradients_reach_them(model):
 def test_a_perfect_guess_of_the_noise_restores_what_the_autoencoder_makes_of_the_picture(model, monkeypatch):
     pipe, pictures = model._pipe, torch.rand(2, 3, 16, 16, generator=random())
     drawn = []
-    noise = Diffusion._noise
+    noise = DiffusionModel._noise
     monkeypatch.setattr(
-        Diffusion, "_noise", lambda self, like, source: drawn.append(noise(self, like, source)) or drawn[-1]
+        DiffusionModel, "_noise", lambda self, like, source: drawn.append(noise(self, like, source)) or drawn[-1]
     )
 
     class Oracle(torch.nn.Module):
@@ -64,7 +64,7 @@ def test_a_perfect_guess_of_the_noise_restores_what_the_autoencoder_makes_of_the
 def test_clip_features_are_clips_own(model):
     pictures = torch.rand(3, 3, 16, 16, generator=random())
     images, texts = model.judged(pictures, CAPTIONS)
-    from pairstill.diffusion import CLIP_MEAN, CLIP_STD
+    from pairstill.distillation.diffusion_model import CLIP_MEAN, CLIP_STD
 
     pixels = (pictures - torch.tensor(CLIP_MEAN).view(3, 1, 1)) / torch.tensor(CLIP_STD).view(3, 1, 1)
     words = model._words(CAPTIONS, padding="max_length", truncation=True, return_tensors="pt")
@@ -104,7 +104,7 @@ def test_tuning_changes_what_is_sampled_and_a_stopped_run_goes_on_to_the_same_by
 def test_what_is_missing_is_said(heads_data, settings, tmp_path, monkeypatch):
     with pytest.raises(PairstillError, match="can't be loaded as StableDiffusionPipeline"):
         api.distill(heads_data, tmp_path / "x", "edge", 4, settings=replace(settings, model=str(tmp_path)))
-    monkeypatch.setattr("pairstill.diffusion.hub_reachable", lambda: False)
+    monkeypatch.setattr("pairstill.distillation.diffusion_model.hub_reachable", lambda: False)
     with pytest.raises(PairstillError, match="needed from the hub, which can't be reached"):
         api.distill(heads_data, tmp_path / "y", "edge", 4, settings=replace(settings, model="nobody/nothing"))
     monkeypatch.setitem(sys.modules, "diffusers", None)

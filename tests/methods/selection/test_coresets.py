@@ -2,11 +2,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from pairstill.distillation import warm_up
+from pairstill.distillation.contract import Context
 from pairstill.errors import PairstillError
-from pairstill.methods import METHODS, forgetting, warmup
-from pairstill.methods.contract import Context
-from pairstill.run import Run
-from pairstill.students import embed
+from pairstill.methods import METHODS
+from pairstill.methods.selection import forgetting
+from pairstill.runtime.run_folder import Run
+from pairstill.training.student_training import embed
 
 NAMES = ("herding", "k-center", "forgetting")
 
@@ -15,7 +17,7 @@ NAMES = ("herding", "k-center", "forgetting")
 def context(heads_data, tmp_path):
     def make(method, count=6, **settings):
         chosen = METHODS[method].settings(**{"epochs": 2, **settings})
-        return Context(heads_data.encoded(), count, 0, chosen, Run(tmp_path / "run", {}, resume=True))
+        return Context(method, heads_data.encoded(), count, 0, chosen, Run(tmp_path / "run", {}, resume=True))
 
     return make
 
@@ -24,7 +26,7 @@ def rows_chosen(pairs, context, method, monkeypatch):
     """The rows of links that a method chooses, in its order."""
     seen = []
     module = METHODS[method].fit.__globals__
-    monkeypatch.setitem(module, "coreset", lambda pairs, context, name, rows: seen.append((name, rows)))
+    monkeypatch.setitem(module, "coreset", lambda pairs, context, rows: seen.append((context.method, rows)))
     METHODS[method].fit(pairs, context)
     name, rows = seen[0]
     assert name == method
@@ -33,7 +35,7 @@ def rows_chosen(pairs, context, method, monkeypatch):
 
 def warm_vectors(pairs, context):
     """Unit vectors of both sides of every pair after the warm-up, in float64."""
-    model = warmup.warm_up(pairs, context, context.settings.epochs)
+    model = warm_up.warm_up(pairs, context, context.settings.epochs)
     images, texts = embed(model, pairs.pairs.inputs, pairs.pairs.texts)
     links = pairs.pairs.links
     return F.normalize(images.double(), dim=-1)[links[:, 0]], F.normalize(texts.double(), dim=-1)[links[:, 1]]
@@ -41,7 +43,7 @@ def warm_vectors(pairs, context):
 
 def candidates_of(pairs, context):
     """The candidates' rows; each picture is there once, with a caption of its own."""
-    rows, _ = warmup.warm_candidates(pairs, context, context.settings.epochs)
+    rows, _ = warm_up.candidates_after_warm_up(pairs, context, context.settings.epochs)
     pictures = pairs.pairs.links[rows, 0].tolist()
     assert sorted(pictures) == list(range(len(pairs.images)))
     return rows.tolist()
@@ -196,7 +198,7 @@ def test_one_way_is_not_enough_and_neither_is_a_tie():
 
 @pytest.mark.parametrize(
     ("settings", "change"),
-    [(warmup.Settings, {"epochs": 0}), (forgetting.Settings, {"epochs": 1}), (forgetting.Settings, {"group": 1})],
+    [(warm_up.Settings, {"epochs": 0}), (forgetting.Settings, {"epochs": 1}), (forgetting.Settings, {"group": 1})],
 )
 def test_settings_that_cannot_work_are_refused(settings, change):
     with pytest.raises(PairstillError, match=f"{next(iter(change))}.* must be at least"):

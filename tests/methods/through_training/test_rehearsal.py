@@ -8,56 +8,66 @@ import pytest
 import torch
 
 from pairstill import api
-from pairstill.augment import crop_and_flip, warp
-from pairstill.encoded import Encoded
+from pairstill.data.augmentation import crop_and_flip, warp
+from pairstill.distillation.functional_student import FunctionalStudent, StudentData
+from pairstill.distillation.student_encoder import RealPairSampler, StudentEncoder
+from pairstill.distillation.unrolled_training import SgdSettings, backward_through_training
 from pairstill.errors import PairstillError
-from pairstill.evaluation import with_nearest_captions
-from pairstill.files import read_tensors
-from pairstill.losses import info_nce
-from pairstill.methods import rehearsal
-from pairstill.methods.differentiable import Material, Student
-from pairstill.methods.first_pairs import read_first_pairs
-from pairstill.methods.practice import Inertia, through_practice
-from pairstill.methods.reader import Reader, RealPairs
-from pairstill.methods.rehearsal import Settings, cosine, exam_on
-from pairstill.rows import in_memory
-from pairstill.run import read_events
-from pairstill.seeds import generator
-from pairstill.training import Recipe, TrainingDiverged
+from pairstill.evaluation.scoring import with_nearest_captions
+from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.methods.through_training import rehearsal
+from pairstill.methods.through_training.rehearsal import Settings, cosine, outer_loss_on
+from pairstill.runtime.files import read_tensors
+from pairstill.runtime.row_matrix import in_memory
+from pairstill.runtime.run_folder import read_events
+from pairstill.runtime.seeds import generator
+from pairstill.sets.initial_record import read_initial_pairs
+from pairstill.training.losses import info_nce
+from pairstill.training.training_loop import TrainingDiverged
+from pairstill.training.training_recipe import Recipe
 from tests.conftest import hidden_test_split
-from tests.test_trajectory import two_tower
+from tests.distillation.test_trajectory_loss import two_tower
 
 SHORT = Settings(
-    iterations=30, check_every=30, passes=6, width=16, real_batch=64, still=False, image_lr=0.03, text_lr=0.05
+    iterations=30,
+    check_every=30,
+    inner_epochs=6,
+    student_width=16,
+    real_batch=64,
+    alternate_initial_images=False,
+    image_lr=0.03,
+    text_lr=0.05,
 )
 distill = functools.partial(api.distill, student=Recipe(epochs=10, momentum=0.9, batch_size=16))
 
 
-def test_the_exam_is_taken_without_dropout_and_leaves_the_student_in_training():
+def test_the_outer_loss_is_taken_without_dropout_and_leaves_the_student_in_training():
     model = two_tower(dropout=0.5).train()
     features, texts = torch.randn(6, 5, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
     parameters = {name: value.detach() for name, value in model.named_parameters()}
-    exam = exam_on(model, features, texts, 0.2)
-    assert exam(parameters).item() == exam(parameters).item()
+    outer_loss = outer_loss_on(model, features, texts, 0.2)
+    assert outer_loss(parameters).item() == outer_loss(parameters).item()
     assert model.training
-    torch.testing.assert_close(exam(parameters), info_nce(*model.eval()(features, texts), 0.2))
+    torch.testing.assert_close(outer_loss(parameters), info_nce(*model.eval()(features, texts), 0.2))
 
 
-def test_pairs_that_learnt_from_exams_teach_new_students_better():
+def test_pairs_that_were_optimised_teach_new_students_better():
     """Pictures and texts of one hidden cause; eight random pairs are improved, and judged by students never seen."""
     random = torch.Generator().manual_seed(0)
     cause = torch.randn(200, 3, generator=random)
     features, texts = (cause @ torch.randn(3, width, generator=random) for width in (5, 4))
     pairs = [torch.randn(8, width, generator=random).requires_grad_() for width in (5, 4)]
-    lr, batches, inertia = torch.tensor(0.1), [torch.arange(8)] * 10, Inertia(0.9)
+    lr, batches, sgd = torch.tensor(0.1), [torch.arange(8)] * 10, SgdSettings(0.9)
 
     def rehearse(seed):
         model = two_tower(seed=seed).float()
         start = {name: value.detach() for name, value in model.named_parameters()}
         for leaf in pairs:
             leaf.grad = None
-        exam = exam_on(model, features, texts)
-        return through_practice(Student(model, 0), start, Material(*pairs, lr, lr), batches, inertia, exam).item()
+        outer_loss = outer_loss_on(model, features, texts)
+        return backward_through_training(
+            FunctionalStudent(model, 0), start, StudentData(*pairs, lr, lr), batches, sgd, outer_loss
+        ).item()
 
     def judged():
         return sum(rehearse(seed) for seed in range(1000, 1005)) / 5
@@ -71,10 +81,10 @@ def test_pairs_that_learnt_from_exams_teach_new_students_better():
 
 
 def test_the_first_step_of_a_text_is_its_step_size(heads_data, tmp_path):
-    once = replace(SHORT, iterations=1, average=False)
+    once = replace(SHORT, iterations=1, mean_texts=False)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=once)
     moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")["texts"]
-    moved = (moved - read_first_pairs(tmp_path / "set/run").texts).abs()
+    moved = (moved - read_initial_pairs(tmp_path / "set/run").texts).abs()
     spread = in_memory(heads_data.encoded().split("train").pairs.texts).std().item()
     assert moved.max().item() == pytest.approx(once.text_lr * spread, rel=1e-3)  # Adam's first step is all of it
 
@@ -83,16 +93,16 @@ def test_every_pair_steps_down_the_gradient_that_its_students_give(heads_data, t
     """Exams that want more of every number of some pairs and less of those of the others, pictures in two turns."""
     wanted = torch.tensor([[1.0], [1.0], [-1.0], [-1.0], [1.0], [-1.0]])
 
-    def rehearse(reader, context, recipe, data, *place):
+    def inner_loop(encoder, context, recipe, data, *place):
         loss = -(wanted * data.texts).sum()
         loss = loss - (wanted * data.inputs).sum()
         loss.backward()
         return loss.item()
 
-    monkeypatch.setattr(rehearsal, "_rehearse", rehearse)
-    settings = replace(SHORT, iterations=6, at_once=3)
+    monkeypatch.setattr(rehearsal, "_inner_loop", inner_loop)
+    settings = replace(SHORT, iterations=6, images_per_step=3)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
-    first, last = read_first_pairs(tmp_path / "set/run"), read_tensors(tmp_path / "set/run/checkpoint.safetensors")
+    first, last = read_initial_pairs(tmp_path / "set/run"), read_tensors(tmp_path / "set/run/checkpoint.safetensors")
     encoded = heads_data.encoded()
     with torch.no_grad():
         before = encoded.through_backbone(encoded.image_encoder.normalise(first.pictures))
@@ -103,9 +113,9 @@ def test_every_pair_steps_down_the_gradient_that_its_students_give(heads_data, t
 
 def test_texts_with_a_step_size_of_zero_stay_real_captions(heads_data, tmp_path):
     """Whatever reads the nearest captions of such a set reads its very texts."""
-    kept = replace(SHORT, iterations=5, check_every=5, average=False, text_lr=0)
+    kept = replace(SHORT, iterations=5, check_every=5, mean_texts=False, text_lr=0)
     made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=kept)
-    encoded, first = heads_data.encoded(), read_first_pairs(tmp_path / "set/run")
+    encoded, first = heads_data.encoded(), read_initial_pairs(tmp_path / "set/run")
     moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")
     start = encoded.image_encoder.normalise(first.pictures)
     assert (moved["images"] - start).abs().mean() > kept.image_lr
@@ -113,17 +123,17 @@ def test_texts_with_a_step_size_of_zero_stay_real_captions(heads_data, tmp_path)
     torch.testing.assert_close(with_nearest_captions(encoded, made).texts, made.texts, rtol=0, atol=0)
 
 
-def test_pictures_of_a_large_set_take_turns(heads_data, tmp_path, monkeypatch):
+def test_images_of_a_large_set_are_updated_in_blocks(heads_data, tmp_path, monkeypatch):
     """Half of the pictures move in an iteration; the others' features are those of their last turn."""
     seen = []
-    original = rehearsal.through_dual_practice
+    original = rehearsal.backward_through_dual_form
 
     def spy(student, start, data, *rest):
         seen.append(data.inputs.detach().clone())
         return original(student, start, data, *rest)
 
-    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
-    few = replace(SHORT, iterations=3, at_once=3)  # times the square root of two turns: 4
+    monkeypatch.setattr(rehearsal, "backward_through_dual_form", spy)
+    few = replace(SHORT, iterations=3, images_per_step=3)  # times the square root of two turns: 4
     made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=few)
     moved = [((after - before).abs() > 1e-5).any(dim=1).tolist() for before, after in itertools.pairwise(seen)]
     first, second = [True] * 3 + [False] * 3, [False] * 3 + [True] * 3
@@ -133,19 +143,19 @@ def test_pictures_of_a_large_set_take_turns(heads_data, tmp_path, monkeypatch):
 
 def _seen_features(monkeypatch):
     """What students will practise on, and whether the pictures learn from it, in each iteration."""
-    seen, original = [], rehearsal.through_dual_practice
+    seen, original = [], rehearsal.backward_through_dual_form
 
     def spy(student, start, data, *rest):
         seen.append((data.inputs.detach().clone(), data.inputs.requires_grad))
         return original(student, start, data, *rest)
 
-    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
+    monkeypatch.setattr(rehearsal, "backward_through_dual_form", spy)
     return seen
 
 
-def test_every_other_student_sees_the_pictures_as_they_began(heads_data, tmp_path, monkeypatch):
+def test_every_other_student_sees_the_initial_images(heads_data, tmp_path, monkeypatch):
     seen = _seen_features(monkeypatch)
-    settings = replace(SHORT, iterations=4, still=True)  # times the square root of two: 6
+    settings = replace(SHORT, iterations=4, alternate_initial_images=True)  # times the square root of two: 6
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     assert [learns for _, learns in seen] == [True, False] * 3
     moved, still = [[features for features, _ in seen[first::2]] for first in (0, 1)]
@@ -154,49 +164,53 @@ def test_every_other_student_sees_the_pictures_as_they_began(heads_data, tmp_pat
 
 
 def test_every_picture_moves_where_turns_and_still_ones_alternate(heads_data, tmp_path):
-    settings = replace(SHORT, iterations=3, at_once=3, still=True)  # times the square root of four: 6
+    settings = replace(
+        SHORT, iterations=3, images_per_step=3, alternate_initial_images=True
+    )  # times the square root of four: 6
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")["images"]
-    start = heads_data.encoded().image_encoder.normalise(read_first_pairs(tmp_path / "set/run").pictures)
+    start = heads_data.encoded().image_encoder.normalise(read_initial_pairs(tmp_path / "set/run").pictures)
     assert ((moved - start).abs().flatten(1).mean(dim=1) > settings.image_lr / 2).all()
 
 
 @pytest.mark.parametrize(
-    ("change", "sights"),
+    ("change", "kinds"),
     [
         ({}, (True, False)),
         ({"still": False}, (True,)),
         ({"text_lr": 0}, (True,)),
         ({"init": "noise"}, (True,)),
-        ({"also": ("another",)}, (True,)),
+        ({"extra_encoders": ("another",)}, (True,)),
         ({"image_lr": 0}, (False,)),
     ],
 )
-def test_pictures_as_they_began_are_seen_only_where_there_are_others_and_texts_learn(change, sights):
-    assert Settings(**change).sights == sights
+def test_initial_images_alternate_only_where_images_move_and_texts_learn(change, kinds):
+    assert Settings(**change).image_kinds == kinds
 
 
 def test_pictures_with_a_step_size_of_zero_stay_and_pass_the_backbone_once(heads_data, tmp_path, monkeypatch):
-    seen, passed, original = _seen_features(monkeypatch), [], Reader.features
-    monkeypatch.setattr(Reader, "features", lambda self, pixels: passed.append(len(pixels)) or original(self, pixels))
-    settings = replace(SHORT, iterations=4, image_lr=0, at_once=3)  # pictures that stay take no turns
+    seen, passed, original = _seen_features(monkeypatch), [], StudentEncoder.features
+    monkeypatch.setattr(
+        StudentEncoder, "features", lambda self, pixels: passed.append(len(pixels)) or original(self, pixels)
+    )
+    settings = replace(SHORT, iterations=4, image_lr=0, images_per_step=3)  # pictures that stay take no turns
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     assert passed == [6]
     assert len(seen) == 4
     kept = read_tensors(tmp_path / "set/run/checkpoint.safetensors")
-    first = read_first_pairs(tmp_path / "set/run")
+    first = read_initial_pairs(tmp_path / "set/run")
     start = heads_data.encoded().image_encoder.normalise(first.pictures)
     torch.testing.assert_close(kept["images"], start, rtol=0, atol=0.02)  # those to show have 8 bits
     assert (kept["texts"] - first.texts).abs().max() > 1e-3
 
 
-def test_an_exam_shows_every_view_of_a_picture_beside_a_caption_of_its_own(heads_data):
+def test_an_outer_loss_takes_every_view_of_an_image_beside_a_caption_of_its_own(heads_data):
     encoded = heads_data.encoded()
     train = encoded.split("train")
     views = torch.from_numpy(np.array(encoded.views(train, 2)))
     known = torch.cat([encoded.image_features[train.images][:, None], views], dim=1)
     texts, links = in_memory(train.pairs.texts), {tuple(link) for link in train.pairs.links.tolist()}
-    drawn = [RealPairs(train, encoded, 2).draw(20, generator(0, "draw", number)) for number in range(10)]
+    drawn = [RealPairSampler(train, encoded, 2).draw(20, generator(0, "draw", number)) for number in range(10)]
     seen = set()
     for features, words in drawn:
         for feature, word in zip(features, words, strict=True):
@@ -205,7 +219,7 @@ def test_an_exam_shows_every_view_of_a_picture_beside_a_caption_of_its_own(heads
             assert any((picture, caption) in links for caption in captions)
             seen.add(view)
     assert seen == {0, 1, 2}
-    plain, _ = RealPairs(train, encoded).draw(20, generator(0))
+    plain, _ = RealPairSampler(train, encoded).draw(20, generator(0))
     assert all((known[:, 0] == feature).all(dim=1).any() for feature in plain)
 
 
@@ -221,16 +235,16 @@ def test_the_first_view_is_the_mirrored_picture_and_the_next_a_crop(heads_data):
     torch.testing.assert_close(views[:, 1], crops, rtol=1e-3, atol=1e-3)
 
 
-def test_more_students_average_their_exams(heads_data, tmp_path, monkeypatch):
+def test_more_students_average_their_outer_losses(heads_data, tmp_path, monkeypatch):
     seen = []
-    original = rehearsal.through_dual_practice
+    original = rehearsal.backward_through_dual_form
 
-    def spy(student, start, data, batches, inertia, exam):
-        loss = original(student, start, data, batches, inertia, exam)
+    def spy(student, start, data, batches, sgd, outer_loss):
+        loss = original(student, start, data, batches, sgd, outer_loss)
         seen.append((loss.item(), start["text_head.projection.weight"].clone()))
         return loss
 
-    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
+    monkeypatch.setattr(rehearsal, "backward_through_dual_form", spy)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1, students=3))
     assert len(seen) == 3
     assert not torch.equal(seen[0][1], seen[1][1])  # each a fresh one
@@ -239,133 +253,133 @@ def test_more_students_average_their_exams(heads_data, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(128, [6] * 5), (4, [4] * 8)])
-def test_a_practice_passes_over_the_pairs_as_often_whatever_their_number(
+def test_an_inner_loop_has_as_many_epochs_whatever_the_number_of_pairs(
     heads_data, tmp_path, monkeypatch, batch_size, sizes
 ):
     seen = []
-    original = rehearsal.through_dual_practice
+    original = rehearsal.backward_through_dual_form
 
-    def spy(student, start, data, batches, inertia, exam):
+    def spy(student, start, data, batches, sgd, outer_loss):
         seen.append([len(rows) for rows in batches])
-        return original(student, start, data, batches, inertia, exam)
+        return original(student, start, data, batches, sgd, outer_loss)
 
-    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
-    settings, recipe = replace(SHORT, iterations=1, passes=5), Recipe(epochs=1, batch_size=batch_size)
+    monkeypatch.setattr(rehearsal, "backward_through_dual_form", spy)
+    settings, recipe = replace(SHORT, iterations=1, inner_epochs=5), Recipe(epochs=1, batch_size=batch_size)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings, student=recipe)
     assert seen == [sizes]  # 5 times 6 pairs, in batches of 6 or of 4
 
 
 @pytest.mark.parametrize("changed", [{}, {"student_lr": 0.7, "student_momentum": 0.0}])
-def test_students_rehearse_as_those_train_that_are_scored_but_for_what_is_set(
-    heads_data, tmp_path, monkeypatch, changed
-):
-    scored = Recipe(epochs=2, lr=0.3, text_lr=0.2, momentum=0.5, weight_decay=0.01, batch_size=4, temperature=0.2)
-    seen, trained, examined = [], [], []
-    original, train, examine = rehearsal.through_dual_practice, rehearsal.train, rehearsal.exam_on
+def test_inner_students_train_as_evaluated_ones_but_for_what_is_set(heads_data, tmp_path, monkeypatch, changed):
+    evaluated = Recipe(epochs=2, lr=0.3, text_lr=0.2, momentum=0.5, weight_decay=0.01, batch_size=4, temperature=0.2)
+    seen, trained, temperatures = [], [], []
+    original, train, original_loss = rehearsal.backward_through_dual_form, rehearsal.train, rehearsal.outer_loss_on
 
-    def spy(student, start, data, batches, inertia, exam):
+    def spy(student, start, data, batches, sgd, outer_loss):
         lrs = data.image_lr.item(), data.text_lr.item()
-        seen.append((*lrs, inertia.momentum, inertia.weight_decay, len(batches[0]), student.temperature))
-        return original(student, start, data, batches, inertia, exam)
+        seen.append((*lrs, sgd.momentum, sgd.weight_decay, len(batches[0]), student.temperature))
+        return original(student, start, data, batches, sgd, outer_loss)
 
-    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
+    monkeypatch.setattr(rehearsal, "backward_through_dual_form", spy)
     monkeypatch.setattr(rehearsal, "train", lambda *args: trained.append(args[2]) or train(*args))
-    monkeypatch.setattr(rehearsal, "exam_on", lambda *args: examined.append(args[3]) or examine(*args))
+    monkeypatch.setattr(rehearsal, "outer_loss_on", lambda *args: temperatures.append(args[3]) or original_loss(*args))
     settings = replace(SHORT, iterations=1, **changed)
-    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings, student=scored)
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings, student=evaluated)
     own = (0.7, 0.7, 0.0) if changed else (0.3, 0.2, 0.5)
     assert seen[0] == pytest.approx((*own, 0.01, 4, 0.2))
-    assert trained == [scored]
-    assert examined == [0.2]
+    assert trained == [evaluated]
+    assert temperatures == [0.2]
 
 
-def test_practices_are_of_every_length_between_the_shortest_and_the_longest(heads_data, tmp_path, monkeypatch):
+def test_inner_loops_have_every_length_between_the_shortest_and_the_longest(heads_data, tmp_path, monkeypatch):
     seen = []
-    original = rehearsal.through_dual_practice
+    original = rehearsal.backward_through_dual_form
 
-    def spy(student, start, data, batches, inertia, exam):
+    def spy(student, start, data, batches, sgd, outer_loss):
         seen.append(len(batches))
-        return original(student, start, data, batches, inertia, exam)
+        return original(student, start, data, batches, sgd, outer_loss)
 
-    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
-    settings = replace(SHORT, iterations=40, passes=5, least_passes=3)
+    monkeypatch.setattr(rehearsal, "backward_through_dual_form", spy)
+    settings = replace(SHORT, iterations=40, inner_epochs=5, min_inner_epochs=3)
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     assert set(seen) == {3, 4, 5}
 
 
 @pytest.mark.parametrize("width", [None, 7])
-def test_students_rehearse_as_wide_as_those_that_are_scored(heads_data, tmp_path, monkeypatch, width):
+def test_inner_students_are_as_wide_as_evaluated_ones(heads_data, tmp_path, monkeypatch, width):
     seen = []
-    original = rehearsal.through_dual_practice
+    original = rehearsal.backward_through_dual_form
 
     def spy(student, start, *rest):
         seen.append(len(start["text_head.projection.weight"]))
         return original(student, start, *rest)
 
-    monkeypatch.setattr(rehearsal, "through_dual_practice", spy)
-    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1, width=width))
+    monkeypatch.setattr(rehearsal, "backward_through_dual_form", spy)
+    distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1, student_width=width))
     assert seen == [width or heads_data.encoded().towers.embed_dim]
 
 
 def test_in_full_towers_a_rehearsing_student_is_a_scored_one_whose_backbone_stays(full_data):
     encoded = full_data.encoded()
-    reader = Reader(encoded, encoded.split("train"), 0, encoded.image_encoder)
-    rehearsing, scored = reader.fresh_student(None, 3), encoded.new_model(3)
-    assert {name for name, _ in rehearsing.named_parameters()} == set(scored.text_parameters())
+    encoder = StudentEncoder(encoded, encoded.split("train"), 0, encoded.image_encoder)
+    inner, evaluated = encoder.fresh_student(None, 3), encoded.new_model(3)
+    assert {name for name, _ in inner.named_parameters()} == set(evaluated.text_parameters())
     pictures, texts = torch.rand(2, 3, 32, 32), torch.rand(2, encoded.text_width)
     with torch.no_grad():
-        expected = scored.eval()(pictures, texts)
-        found = rehearsing.eval()(reader.features(pictures), texts)
+        expected = evaluated.eval()(pictures, texts)
+        found = inner.eval()(encoder.features(pictures), texts)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 OTHER = "test_resnet@random"
 
 
-def test_students_read_with_every_encoder_in_turn(heads_data, tmp_path, monkeypatch):
+def test_students_have_every_encoder_in_turn(heads_data, tmp_path, monkeypatch):
     """Each iteration is of one encoder: its features of the pictures, a student of its width, its real features."""
     read, drawn = [], []
-    practise, draw = rehearsal.through_dual_practice, RealPairs.draw
+    practise, draw = rehearsal.backward_through_dual_form, RealPairSampler.draw
 
-    def spy_on_practice(student, start, data, *rest):
+    def spy_on_training(student, start, data, *rest):
         read.append((data.inputs.detach().clone(), start["image_head.projection.weight"].shape[1]))
         return practise(student, start, data, *rest)
 
-    def spy_on_exam(self, size, random):
+    def spy_on_draw(self, size, random):
         drawn.append(self._encoded.towers.image)
         return draw(self, size, random)
 
-    monkeypatch.setattr(rehearsal, "through_dual_practice", spy_on_practice)
-    monkeypatch.setattr(RealPairs, "draw", spy_on_exam)
-    settings = replace(SHORT, iterations=2, also=(OTHER,))  # times the square root of two encoders: 3
+    monkeypatch.setattr(rehearsal, "backward_through_dual_form", spy_on_training)
+    monkeypatch.setattr(RealPairSampler, "draw", spy_on_draw)
+    settings = replace(SHORT, iterations=2, extra_encoders=(OTHER,))  # times the square root of two encoders: 3
     with hidden_test_split():
         made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     own = heads_data.encoded()
-    other, first = own.under(OTHER), read_first_pairs(tmp_path / "set/run").pictures
+    other, first = own.under(OTHER), read_initial_pairs(tmp_path / "set/run").pictures
     with torch.no_grad():
         expected = own.through_backbone(own.image_encoder.normalise(first))
     torch.testing.assert_close(read[0][0], expected)
-    assert [width for _, width in read] == [reader.image_encoder.width for reader in (own, other, own)]
+    assert [width for _, width in read] == [encoder.image_encoder.width for encoder in (own, other, own)]
     assert drawn[:3] == [own.towers.image, OTHER, own.towers.image]
-    assert made.info["settings"]["also"] == (OTHER,)
-    assert made.info["also"] == {OTHER: other.image_encoder.fingerprint}
+    assert made.info["settings"]["extra_encoders"] == (OTHER,)
+    assert made.info["extra_encoders"] == {OTHER: other.image_encoder.fingerprint}
 
 
 def test_another_encoder_sees_the_picture_and_not_the_normalised_pixels(heads_data):
     own = heads_data.encoded()
     other = own.under(OTHER)
     other.image_encoder.mean, other.image_encoder.std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
-    reader = Reader(other, other.split("train"), 0, own.image_encoder)
+    encoder = StudentEncoder(other, other.split("train"), 0, own.image_encoder)
     pictures = torch.rand(3, 3, 32, 32)
     expected = other.through_backbone(other.image_encoder.normalise(pictures))
-    torch.testing.assert_close(reader.features(own.image_encoder.normalise(pictures)), expected)
+    torch.testing.assert_close(encoder.features(own.image_encoder.normalise(pictures)), expected)
 
 
-@pytest.mark.parametrize("also", [(), (OTHER,)])
-def test_a_killed_run_with_every_kind_of_turn_resumes_to_the_same_bytes(also, heads_data, tmp_path, monkeypatch):
-    settings = replace(SHORT, iterations=3, at_once=3, still=True, also=also)  # times the square root of four: 6
+@pytest.mark.parametrize("extra", [(), (OTHER,)])
+def test_a_killed_run_with_every_kind_of_iteration_resumes_to_the_same_bytes(extra, heads_data, tmp_path, monkeypatch):
+    settings = replace(
+        SHORT, iterations=3, images_per_step=3, alternate_initial_images=True, extra_encoders=extra
+    )  # times the square root of four: 6
     distill(heads_data, tmp_path / "whole", "rehearsal", 6, settings=settings)
-    monkeypatch.setattr("pairstill.methods.optimise.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr("pairstill.distillation.outer_loop.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rehearsal, "cosine", lambda done, total: cosine(done, total) if done < 3 else 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -378,10 +392,10 @@ def test_a_killed_run_with_every_kind_of_turn_resumes_to_the_same_bytes(also, he
 
 
 def test_a_run_does_not_go_on_with_other_weights_of_its_second_encoder(heads_data, tmp_path, monkeypatch):
-    settings = replace(SHORT, iterations=1, also=(OTHER,))
+    settings = replace(SHORT, iterations=1, extra_encoders=(OTHER,))
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
-    monkeypatch.setattr(Encoded, "others", lambda self, images: dict.fromkeys(images, "other weights"))
-    with pytest.raises(PairstillError, match=f"also.{OTHER}.*'other weights' now"):
+    monkeypatch.setattr(EncodedDataset, "others", lambda self, images: dict.fromkeys(images, "other weights"))
+    with pytest.raises(PairstillError, match=f"extra_encoders.{OTHER}.*'other weights' now"):
         distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings, resume=True)
 
 
@@ -392,11 +406,11 @@ def test_a_look_inside_that_fails_costs_no_set(heads_data, tmp_path, monkeypatch
     monkeypatch.setattr(rehearsal, "train", diverge)
     made = distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1))
     assert len(made) == 6
-    assert not (tmp_path / "set/run/anatomy.json").exists()
+    assert not (tmp_path / "set/run/diagnostics.json").exists()
 
 
 def test_students_that_diverge_are_told_to_take_smaller_steps(heads_data, tmp_path, monkeypatch):
-    monkeypatch.setattr(rehearsal, "_rehearse", lambda reader, context, recipe, data, *place: _nan_gradients(data))
+    monkeypatch.setattr(rehearsal, "_inner_loop", lambda encoder, context, recipe, data, *place: _nan_gradients(data))
     with pytest.raises(PairstillError, match=r"--settings\.student-lr"):
         distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, iterations=1))
 
@@ -407,10 +421,10 @@ def _nan_gradients(data):
     return float("nan")
 
 
-@pytest.mark.parametrize("also", [("test_efficientnet@random",), (OTHER, OTHER)])
-def test_an_encoder_that_is_named_twice_is_refused(heads_data, tmp_path, also):
-    with pytest.raises(PairstillError, match=r"settings\.also"):
-        distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, also=also))
+@pytest.mark.parametrize("extra", [("test_efficientnet@random",), (OTHER, OTHER)])
+def test_an_encoder_that_is_named_twice_is_refused(heads_data, tmp_path, extra):
+    with pytest.raises(PairstillError, match=r"settings\.extra_encoders"):
+        distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=replace(SHORT, extra_encoders=extra))
 
 
 def test_step_sizes_follow_a_cosine():
@@ -424,8 +438,8 @@ def test_step_sizes_follow_a_cosine():
 @pytest.mark.parametrize(
     "change",
     [
-        {"passes": 0},
-        {"least_passes": 0},
+        {"inner_epochs": 0},
+        {"min_inner_epochs": 0},
         {"students": 0},
         {"width": 0},
         {"real_batch": 1},

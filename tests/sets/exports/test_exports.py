@@ -8,15 +8,15 @@ import yaml
 
 import pairstill
 from pairstill import api
-from pairstill.cards import licence_of
-from pairstill.cli import main
-from pairstill.distilled import load
+from pairstill.cli.main import main
 from pairstill.errors import PairstillError
-from pairstill.evaluation import evaluate
-from pairstill.exports import FORMATS, export, load_export
-from pairstill.files import read_manifest, sha256, write_manifest
-from pairstill.protocols import protocol_named
-from pairstill.training import Recipe
+from pairstill.evaluation.scoring import evaluate
+from pairstill.runtime.files import read_manifest, sha256, write_manifest
+from pairstill.sets.cards import licence_of
+from pairstill.sets.distilled_set import load
+from pairstill.sets.exports import FORMATS, export, load_export
+from pairstill.training.protocols import protocol_named
+from pairstill.training.training_recipe import Recipe
 
 QUICK = Recipe(epochs=5, momentum=0.9, batch_size=16)
 

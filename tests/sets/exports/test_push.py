@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import pairstill
-from pairstill.cli import main
+from pairstill.cli.main import main
 from pairstill.errors import PairstillError
-from pairstill.training import Recipe
+from pairstill.training.training_recipe import Recipe
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pairstill.cli import main
-from pairstill.distilled import load
+from pairstill.cli.main import main
 from pairstill.errors import PairstillError
-from pairstill.methods.first_pairs import read_first_pairs
-from pairstill.report import gallery as gallery_module
-from pairstill.report.charts import ACROSS, UPWARDS, Scale, lines, stems, ticks
-from pairstill.report.gallery import gallery
-from pairstill.report.gather import commands, gather, view_run
-from pairstill.report.page import render, write_report
+from pairstill.sets.distilled_set import load
+from pairstill.sets.initial_record import read_initial_pairs
+from pairstill.sets.run_record import read_run_record
+from pairstill.show.report import gallery as gallery_module
+from pairstill.show.report.charts import ACROSS, UPWARDS, Scale, lines, stems, ticks
+from pairstill.show.report.contents import commands, gather
+from pairstill.show.report.gallery import gallery
+from pairstill.show.report.page import render, write_report
 
 
 def decoded(address):
@@ -45,7 +46,7 @@ def test_a_line_goes_through_its_points():
 
 
 def test_a_gallery_has_the_pictures_before_and_after(sets):
-    made, first = load(sets / "mdm"), read_first_pairs(sets / "mdm" / "run")
+    made, first = load(sets / "mdm"), read_initial_pairs(sets / "mdm" / "run")
     shown = gallery(made, first)
     assert shown["size"] == 32 and len(shown["pairs"]) == 6
     pair = shown["pairs"][2]
@@ -56,7 +57,7 @@ def test_a_gallery_has_the_pictures_before_and_after(sets):
     assert pair["moved"] == pytest.approx(moved, abs=0.02)
     assert pair["captions"] == list(made.captions[2]) and pair["first"] == first.captions[2]
     assert pair["cell"] == first.cells[2]
-    coreset = gallery(load(sets / "random"), read_first_pairs(sets / "random" / "run"))
+    coreset = gallery(load(sets / "random"), read_initial_pairs(sets / "random" / "run"))
     assert "before" not in coreset["pairs"][0]
 
 
@@ -98,7 +99,7 @@ def test_captions_can_not_break_out_of_the_page(sets, tmp_path):
     assert evil not in page and "<i>x</i>" not in page
     data = re.search(r'id="galleries">(.*?)</script>', page, re.DOTALL).group(1)
     assert json.loads(data)[0]["pairs"][0]["captions"] == [evil]
-    assert "pairstill distill data --method random" in commands(view_run(tmp_path / "set"))[-2]
+    assert "pairstill distill data --method random" in commands(read_run_record(tmp_path / "set"))[-2]
 
 
 def test_a_folder_without_anything_is_said(tmp_path):

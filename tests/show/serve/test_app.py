@@ -10,12 +10,12 @@ import pytest
 import uvicorn
 
 import pairstill
-from pairstill.cli import main
-from pairstill.serve import search
-from pairstill.serve.app import build_app
-from pairstill.serve.place import Place, progress_of
-from pairstill.serve.start import HERE, is_loopback
-from pairstill.training import Recipe
+from pairstill.cli.main import main
+from pairstill.show.serve import search
+from pairstill.show.serve.app import build_app
+from pairstill.show.serve.served_folder import ServedFolder, progress_of
+from pairstill.show.serve.server import HERE, is_loopback
+from pairstill.training.training_recipe import Recipe
 
 
 class Server(uvicorn.Server):
@@ -69,7 +69,7 @@ def page(root):
 
 
 def test_everything_below_the_folder_is_found(root):
-    place = Place(root)
+    place = ServedFolder(root)
     assert place.runs() == ["sets/mdm", "sets/random"]
     assert place.students() == ["students/all", "students/few"]
     assert place.prepared() == ["data"]
@@ -78,7 +78,7 @@ def test_everything_below_the_folder_is_found(root):
 
 @pytest.mark.parametrize("name", ["../secret", "..", "/etc", "sets/../../secret", "sets/mdm/run/run.json", "no"])
 def test_nothing_outside_the_folder_is_shown(root, page, name):
-    assert Place(root).inside(name) is None
+    assert ServedFolder(root).inside(name) is None
     for address in ("run", "api/run", "report", "picture"):
         assert ask(f"{page}/{address}?{urlencode({'name': name, 'data': name, 'row': 0})}")[0] == 404
     for address in (
@@ -117,7 +117,7 @@ def test_a_sentence_finds_pictures_and_a_picture_finds_captions(root, page):
 
 def test_students_are_loaded_when_the_search_page_is_opened(root, page):
     search._index.cache_clear()
-    students, data = Place(root).students(), Place(root).prepared()[0]
+    students, data = ServedFolder(root).students(), ServedFolder(root).prepared()[0]
     assert ask(f"{page}/search")[0] == 200
     deadline = time.monotonic() + 60
     while search._index.cache_info().misses < len(students) and time.monotonic() < deadline:

@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+from pairstill.data.pair_dataset import PairDataset
+from pairstill.data.sources.source_spec import OnBad, SourceSpec
 from pairstill.errors import PairstillError, unknown
-from pairstill.pairs import PairDataset
-from pairstill.sources.spec import OnBad, SourceSpec
 
 __all__ = ["SOURCES", "OnBad", "Source", "SourceSpec", "detect", "open_source"]
 
@@ -31,7 +31,7 @@ class Source:
     def open(self, place: str, spec: SourceSpec, cache: Path | None) -> PairDataset:
         """Open what lies at `place`."""
         module, function = self.opener.split(":")
-        opener = cast(Opener, getattr(import_module(f"pairstill.sources.{module}"), function))
+        opener = cast(Opener, getattr(import_module(f"pairstill.data.sources.{module}"), function))
         return opener(place, spec, cache)
 
 
@@ -85,7 +85,7 @@ def detect(source: str) -> tuple[str, str]:
 
 def _kind_of_folder(path: Path) -> str | None:
     """By the files in it."""
-    from pairstill.sources.folder import TABLES
+    from pairstill.data.sources.folder import TABLES
 
     if any(path.glob("dataset_*.json")):
         return "karpathy"

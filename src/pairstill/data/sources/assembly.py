@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from pairstill.data.pair_dataset import Indices, PairDataset
+from pairstill.data.sources.source_spec import SourceSpec
 from pairstill.errors import PairstillError
-from pairstill.pairs import Indices, PairDataset
-from pairstill.sources.spec import SourceSpec
 
 # What people call the three splits. Karpathy's `restval` is the part of COCO's validation set that trains.
 SPLIT_NAMES = {
@@ -62,7 +62,7 @@ def rows_of_splits(names: Iterable[str]) -> dict[str, Indices]:
 
 def complete_splits(splits: Mapping[str, Indices], spec: SourceSpec) -> dict[str, Indices]:
     """Take the splits that are missing from the training pictures: same seed, same choice."""
-    from pairstill.seeds import numpy_generator
+    from pairstill.runtime.seeds import numpy_generator
 
     complete = {name: splits.get(name, np.empty(0, np.int64)) for name in ("train", "val", "test")}
     total = sum(map(len, complete.values()))

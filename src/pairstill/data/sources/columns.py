@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pairstill.data.sources.source_spec import SourceSpec
 from pairstill.errors import PairstillError, unknown
-from pairstill.sources.spec import SourceSpec
 
 IMAGE_NAMES = ("image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp")
 CAPTION_NAMES = (
@@ -24,7 +24,7 @@ CAPTION_NAMES = (
     "alt_text",
 )
 NUMBERED = re.compile(r"(caption|text|sentence)s?_?\d+")
-Row = Mapping[str, Any]
+Result = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Columns:
     captions: tuple[str, ...]
     split: str | None
 
-    def captions_of(self, row: Row) -> list[str]:
+    def captions_of(self, row: Result) -> list[str]:
         """All captions of a row; a missing one is empty, so that the check can name it."""
         texts: list[str] = []
         for column in self.captions:
@@ -53,7 +53,7 @@ class Columns:
         return list(dict.fromkeys(names))
 
 
-def cell(row: Row, column: str) -> Any:
+def cell(row: Result, column: str) -> Any:
     """A value of a row; `outer.inner` reaches into a structure."""
     if column in row:
         return row[column]

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pairstill.pairs import Indices, PairDataset
-from pairstill.sources.assemble import take_first
-from pairstill.sources.spec import SourceSpec
+from pairstill.data.pair_dataset import Indices, PairDataset
+from pairstill.data.sources.assembly import take_first
+from pairstill.data.sources.source_spec import SourceSpec
 
-FILE = Path(__file__).parent.parent / "data" / "emoji64.parquet"
+FILE = Path(__file__).parent / "emoji64.parquet"
 TRAIN_STYLES = ("fluent-3d", "fluent-color", "fluent-flat", "fxemoji", "twemoji", "emojione2")
 # Noto is drawn apart from all others, so it is the test; Noto-blob resembles it and is left out.
 TEST_STYLE = "noto"
@@ -92,7 +92,7 @@ def _drawn_before(rows: list[int]) -> set[int]:
 
 def _splits(styles: list[str]) -> dict[str, Indices]:
     """Train by style; the test pictures are chosen by a fixed seed, so that scores can be compared."""
-    from pairstill.seeds import numpy_generator
+    from pairstill.runtime.seeds import numpy_generator
 
     is_test_style = np.array(styles) == TEST_STYLE
     shuffled = numpy_generator(SPLIT_SEED, "emoji", "test").permutation(np.flatnonzero(is_test_style))

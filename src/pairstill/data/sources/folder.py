@@ -9,23 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pairstill.data.pair_dataset import PairDataset
+from pairstill.data.sources.assembly import complete_splits, link_captions, rows_of_splits, split_name, take_first
+from pairstill.data.sources.image_files import file_images, find_folder
+from pairstill.data.sources.source_spec import SourceSpec
 from pairstill.errors import PairstillError, unknown
-from pairstill.pairs import PairDataset
-from pairstill.sources.assemble import (
-    complete_splits,
-    link_captions,
-    rows_of_splits,
-    split_name,
-    take_first,
-)
-from pairstill.sources.files import file_images, find_folder
-from pairstill.sources.spec import SourceSpec
 
 TABLES = ("metadata.jsonl", "metadata.csv", "captions.csv", "captions.txt")
 IMAGE_COLUMNS = ("file_name", "image", "filename", "image_name", "file")
 CAPTION_COLUMNS = ("caption", "text", "captions", "comment")
 SAMPLE = 50
-Row = dict[str, Any]
+Result = dict[str, Any]
 
 
 @dataclass
@@ -84,7 +78,7 @@ def _gather(table: Path, spec: SourceSpec) -> dict[str, _Picture]:
     return pictures
 
 
-def _rows(table: Path) -> Iterator[tuple[int, Row]]:
+def _rows(table: Path) -> Iterator[tuple[int, Result]]:
     """Line numbers and rows of a table."""
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
@@ -93,7 +87,7 @@ def _rows(table: Path) -> Iterator[tuple[int, Row]]:
         raise PairstillError(f"{table} cannot be read: {error}. It must be a text file in UTF-8.") from error
 
 
-def _json_rows(lines: Any, table: Path) -> Iterator[tuple[int, Row]]:
+def _json_rows(lines: Any, table: Path) -> Iterator[tuple[int, Result]]:
     for line, text in enumerate(lines, start=1):
         if not text.strip():
             continue
@@ -106,7 +100,7 @@ def _json_rows(lines: Any, table: Path) -> Iterator[tuple[int, Row]]:
         yield line, row
 
 
-def _csv_rows(lines: Any, table: Path) -> Iterator[tuple[int, Row]]:
+def _csv_rows(lines: Any, table: Path) -> Iterator[tuple[int, Result]]:
     """Rows of a CSV file; the header says whether it is cut by comma, tab, bar or semicolon."""
     header = lines.readline()
     cut = max(",\t|;", key=header.count)
@@ -121,7 +115,7 @@ def _csv_rows(lines: Any, table: Path) -> Iterator[tuple[int, Row]]:
         yield reader.line_num + 1, row
 
 
-def _columns(row: Row, spec: SourceSpec, where: str) -> tuple[str, str, str | None]:
+def _columns(row: Result, spec: SourceSpec, where: str) -> tuple[str, str, str | None]:
     """The picture's column, the captions' and the split's, by the settings or by their usual names."""
     image = _column("image_column", spec.image_column, IMAGE_COLUMNS, row, where)
     caption = _column("caption_column", spec.caption_column, CAPTION_COLUMNS, row, where)
@@ -131,7 +125,7 @@ def _columns(row: Row, spec: SourceSpec, where: str) -> tuple[str, str, str | No
     return image, caption, split
 
 
-def _column(option: str, given: str | None, usual: tuple[str, ...], row: Row, where: str) -> str:
+def _column(option: str, given: str | None, usual: tuple[str, ...], row: Result, where: str) -> str:
     if given is not None:
         if given not in row:
             raise unknown(option, given, row)
@@ -145,7 +139,7 @@ def _column(option: str, given: str | None, usual: tuple[str, ...], row: Row, wh
 
 
 def _cells(
-    row: Row, columns: tuple[str, str, str | None], where: str, spec: SourceSpec
+    row: Result, columns: tuple[str, str, str | None], where: str, spec: SourceSpec
 ) -> tuple[str, list[str], str | None]:
     """File name, captions and split of one row."""
     image, caption, split = columns

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from pairstill.errors import PairstillError
-from pairstill.pairs import Indices, PairDataset
-from pairstill.sources.arrow import ArrowImages
-from pairstill.sources.assemble import (
+from pairstill.data.pair_dataset import Indices, PairDataset
+from pairstill.data.sources.arrow_images import ArrowImages
+from pairstill.data.sources.assembly import (
     SPLIT_NAMES,
     complete_splits,
     link_captions,
@@ -23,9 +22,10 @@ from pairstill.sources.assemble import (
     split_name,
     take_first,
 )
-from pairstill.sources.columns import Columns, cell, find_columns
-from pairstill.sources.spec import SourceSpec
-from pairstill.sources.stream import STORED, stream_rows
+from pairstill.data.sources.columns import Columns, cell, find_columns
+from pairstill.data.sources.source_spec import SourceSpec
+from pairstill.data.sources.streaming import STORED, stream_rows
+from pairstill.errors import PairstillError
 
 ROWS_AT_ONCE = 4096
 SPLIT_IN_NAME = re.compile(r"(?:^|[-_./])(train|validation|valid|val|dev|test)(?=[-_.\d/]|$)")
@@ -163,7 +163,7 @@ def _encoded(table: Any, column: str) -> Any:
 
 def _open_streamed(request: _Request, spec: SourceSpec, cache: Path | None) -> PairDataset:
     """Fetch the rows into shards, then open the shards."""
-    from pairstill.files import digest_of, read_json, write_json
+    from pairstill.runtime.files import digest_of, read_json, write_json
 
     root = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pairstill"
     key = digest_of({**spec.to_dict(), "files": list(_status(request))})

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pairstill.data.pair_dataset import is_unicode
 from pairstill.errors import PairstillError
-from pairstill.pairs import is_unicode
 
 # Where the pictures of the usual downloads lie, seen from their annotations.
 USUAL_FOLDERS = (

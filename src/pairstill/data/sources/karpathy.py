@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pairstill.data.pair_dataset import PairDataset
+from pairstill.data.sources.assembly import link_captions, rows_of_splits, split_name, take_first
+from pairstill.data.sources.image_files import file_images, find_folder
+from pairstill.data.sources.source_spec import SourceSpec
 from pairstill.errors import PairstillError
-from pairstill.pairs import PairDataset
-from pairstill.sources.assemble import link_captions, rows_of_splits, split_name, take_first
-from pairstill.sources.files import file_images, find_folder
-from pairstill.sources.spec import SourceSpec
 
 LICENSES = {
     "flickr8k": "research use only (photographs from Flickr)",
@@ -47,7 +47,7 @@ def find_json(path: Path) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from pairstill.files import read_json
+    from pairstill.runtime.files import read_json
 
     read = read_json(path)
     content: dict[str, Any] = read if isinstance(read, dict) else {}

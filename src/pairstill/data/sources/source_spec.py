@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pairstill.errors import PairstillError, unknown
-from pairstill.pairs import is_unicode
-from pairstill.redaction import holds_secret
+from pairstill.data.pair_dataset import is_unicode
+from pairstill.errors import PairstillError, holds_secret, unknown
 
 OnBad = Literal["error", "skip"]
 

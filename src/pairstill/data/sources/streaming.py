@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pairstill.data.sources.arrow_images import encoded
+from pairstill.data.sources.columns import Columns, cell
+from pairstill.data.sources.source_spec import SourceSpec
 from pairstill.errors import PairstillError
-from pairstill.sources.arrow import encoded
-from pairstill.sources.columns import Columns, cell
-from pairstill.sources.spec import SourceSpec
 
 SHARD_ROWS = 512
 STORED = Columns("image", ("captions",), "split")
@@ -32,7 +32,7 @@ def stream_rows(
     Returns:
         The shards in order.
     """
-    from pairstill.files import write_json
+    from pairstill.runtime.files import write_json
 
     shards = sorted(folder.glob(f"{split}-*.parquet"))
     done = folder / f"{split}.done"
@@ -87,7 +87,7 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from pairstill.files import atomic
+    from pairstill.runtime.files import atomic
 
     schema = pa.schema([("image", pa.binary()), ("captions", pa.list_(pa.string())), ("split", pa.string())])
     with atomic(path) as temporary:

@@ -20,19 +20,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
-from pairstill.losses import FEATURE_SETS
-from pairstill.methods.contract import Context, Method
-from pairstill.methods.under_teachers import TeacherSettings, distil_under_teachers
+from pairstill.distillation.contract import Context, Method
+from pairstill.distillation.distribution_matching import DistributionMatchingSettings, match_distributions
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.training.losses import FEATURE_SETS
 
 MATCHED = {"modalities": ("singles",), "joint": ("joint",), "both": ("singles", "joint")}
 """What `match` means, as names of `losses.FEATURE_SETS`."""
 
 
 @dataclass(frozen=True)
-class Settings(TeacherSettings):  # noqa: D101
-    __doc__ = f"""{(TeacherSettings.__doc__ or "").rstrip()}
+class Settings(DistributionMatchingSettings):  # noqa: D101
+    __doc__ = f"""{(DistributionMatchingSettings.__doc__ or "").rstrip()}
         match: Whose means are matched: each modality's, those of agreement and discrepancy (joint), or both.
     """
 
@@ -41,7 +41,7 @@ class Settings(TeacherSettings):  # noqa: D101
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Distil `pairs` into `context.count` synthetic pairs."""
-    return distil_under_teachers(pairs, context, "dm", objective)
+    return match_distributions(pairs, context, objective)
 
 
 def objective(
@@ -68,4 +68,4 @@ def mean_gap(a: Tensor, b: Tensor) -> Tensor:
     return ((a.mean(dim=0) - b.mean(dim=0)) ** 2).sum()
 
 
-METHOD = Method("match the means of real and synthetic features (DM)", Settings, fit, needs_bank=True)
+METHOD = Method("dm", "match the means of real and synthetic features (DM)", Settings, fit, needs_bank=True)

@@ -15,17 +15,17 @@ from typing import Literal
 
 from torch import Tensor
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
-from pairstill.losses import ENERGY_FLOOR, FEATURE_SETS, energy_bracket, energy_root, info_nce
-from pairstill.methods.checks import check_settings
-from pairstill.methods.contract import Context, Method
-from pairstill.methods.under_teachers import TeacherSettings, distil_under_teachers
+from pairstill.distillation.contract import Context, Method
+from pairstill.distillation.distribution_matching import DistributionMatchingSettings, match_distributions
+from pairstill.distillation.setting_checks import check_settings
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.training.losses import ENERGY_FLOOR, FEATURE_SETS, energy_bracket, energy_root, info_nce
 
 
 @dataclass(frozen=True)
-class Settings(TeacherSettings):  # noqa: D101
-    __doc__ = f"""{(TeacherSettings.__doc__ or "").rstrip()}
+class Settings(DistributionMatchingSettings):  # noqa: D101
+    __doc__ = f"""{(DistributionMatchingSettings.__doc__ or "").rstrip()}
         contrast: Weight of InfoNCE.
         agreement: Weight of the first energy (lambda_agr).
         discrepancy: Weight of the second energy (lambda_dis).
@@ -51,7 +51,7 @@ class Settings(TeacherSettings):  # noqa: D101
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Distil `pairs` into `context.count` synthetic pairs."""
-    return distil_under_teachers(pairs, context, "mdm", objective)
+    return match_distributions(pairs, context, objective)
 
 
 def objective(
@@ -73,4 +73,6 @@ def objective(
     return loss, {"loss": loss.item(), **terms}
 
 
-METHOD = Method("the paper's: match agreement and discrepancy under merged teachers", Settings, fit, needs_bank=True)
+METHOD = Method(
+    "mdm", "the paper's: match agreement and discrepancy under merged teachers", Settings, fit, needs_bank=True
+)

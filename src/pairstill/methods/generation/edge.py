@@ -18,19 +18,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pairstill.diffusion import Diffusion, diversity
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
+from pairstill.data.decoding import load_pixels
+from pairstill.distillation.contract import Context, Method, finished
+from pairstill.distillation.diffusion_model import DiffusionModel, diversity
+from pairstill.distillation.setting_checks import check_settings
 from pairstill.errors import PairstillError
-from pairstill.init import choose_pairs
-from pairstill.losses import info_nce
-from pairstill.methods.checks import check_settings
-from pairstill.methods.contract import Context, Method, finished
-from pairstill.pictures import load_pixels
-from pairstill.progress import progress
-from pairstill.run import Interrupted
-from pairstill.seeds import generator
-from pairstill.training import batches
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.features.subset_selection import choose_pairs
+from pairstill.runtime.progress import progress
+from pairstill.runtime.run_folder import Interrupted
+from pairstill.runtime.seeds import generator
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.training.losses import info_nce
+from pairstill.training.training_loop import batches
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,16 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Tune the model on the real pairs, then sample a picture for each of some real captions."""
     settings: Settings = context.settings
     rows = choose_pairs("random", context.encoded.pair_features(pairs), context.count, context.seed)
-    model = Diffusion(settings.model, settings.judge, context.encoded.device)
+    model = DiffusionModel(settings.model, settings.judge, context.encoded.device)
     with context.run.interruptible():
         tune(model, pairs, context)
         texts = pairs.pairs.links[rows][:, 1]
         images = _sample(model, [pairs.captions[row] for row in texts.tolist()], context)
     pixels = context.encoded.image_encoder.normalise(images)
-    return finished(pairs, context, "edge", pixels, pairs.pairs.texts[texts].clone())
+    return finished(pairs, context, pixels, pairs.pairs.texts[texts].clone())
 
 
-def tune(model: Diffusion, pairs: EncodedSplit, context: Context) -> None:
+def tune(model: DiffusionModel, pairs: EncodedSplit, context: Context) -> None:
     """Train the model's biases and norms; goes on from the last finished epoch of a run that was stopped."""
     settings: Settings = context.settings
     done = 0
@@ -108,7 +108,7 @@ def tune(model: Diffusion, pairs: EncodedSplit, context: Context) -> None:
             context.run.save_checkpoint(dict(model.tuned), {"epochs": epoch + 1})
 
 
-def _refuse_divergence(model: Diffusion, loss: float, epoch: int, step: int) -> None:
+def _refuse_divergence(model: DiffusionModel, loss: float, epoch: int, step: int) -> None:
     norm = torch.nn.utils.clip_grad_norm_(model.tuned.values(), math.inf)
     if not (math.isfinite(loss) and torch.isfinite(norm)):
         raise PairstillError(
@@ -118,7 +118,7 @@ def _refuse_divergence(model: Diffusion, loss: float, epoch: int, step: int) -> 
 
 
 def tuning_loss(
-    model: Diffusion, pairs: EncodedSplit, rows: Tensor, context: Context, random: torch.Generator
+    model: DiffusionModel, pairs: EncodedSplit, rows: Tensor, context: Context, random: torch.Generator
 ) -> Tensor:
     """EDGE's loss on some rows of the training links."""
     settings: Settings = context.settings
@@ -131,7 +131,7 @@ def tuning_loss(
     return settings.contrast * contrast + settings.diversity * diversity(images, texts)
 
 
-def _sample(model: Diffusion, captions: Sequence[str], context: Context) -> Tensor:
+def _sample(model: DiffusionModel, captions: Sequence[str], context: Context) -> Tensor:
     settings: Settings = context.settings
     size = context.encoded.towers.image_size
     made = []
@@ -149,4 +149,4 @@ def _stop_if_asked(context: Context) -> None:
         raise Interrupted("stopped; the epochs of tuning that were finished are kept.")
 
 
-METHOD = Method("sample pictures from a tuned diffusion model (EDGE; extra 'edge')", Settings, fit)
+METHOD = Method("edge", "sample pictures from a tuned diffusion model (EDGE; extra 'edge')", Settings, fit)

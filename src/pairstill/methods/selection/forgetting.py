@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
-from pairstill.methods.checks import check_settings
-from pairstill.methods.contract import Context, Method
-from pairstill.methods.coreset import coreset
-from pairstill.methods.warmup import warm_up
-from pairstill.seeds import generator
-from pairstill.students import embed
-from pairstill.towers import TwoTower
+from pairstill.distillation.contract import Context, Method
+from pairstill.distillation.coreset import coreset
+from pairstill.distillation.setting_checks import check_settings
+from pairstill.distillation.warm_up import warm_up
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.runtime.seeds import generator
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.towers.two_tower import TwoTower
+from pairstill.training.student_training import embed
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
 
     warm_up(pairs, context, settings.epochs, after_epoch)
     order = forgetting_order(torch.stack(history), generator(context.seed, "forgetting", "ties"))
-    return coreset(pairs, context, "forgetting", first_of_each_picture(order, links)[: context.count])
+    return coreset(pairs, context, first_of_each_picture(order, links)[: context.count])
 
 
 def deal_groups(links: Tensor, size: int, random: torch.Generator) -> list[Tensor]:
@@ -119,4 +119,4 @@ def first_of_each_picture(order: Tensor, links: Tensor) -> Tensor:
     return order[torch.from_numpy(np.sort(first))]
 
 
-METHOD = Method("real pairs that training forgets most often", Settings, fit)
+METHOD = Method("forgetting", "real pairs that training forgets most often", Settings, fit)

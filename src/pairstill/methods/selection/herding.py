@@ -6,20 +6,20 @@ of those taken so far as near as it can be to the mean of all.
 
 from __future__ import annotations
 
-from pairstill import init
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
-from pairstill.methods.contract import Context, Method
-from pairstill.methods.coreset import coreset
-from pairstill.methods.warmup import Settings, warm_candidates
-from pairstill.rows import in_memory
+from pairstill.distillation.contract import Context, Method
+from pairstill.distillation.coreset import coreset
+from pairstill.distillation.warm_up import Settings, candidates_after_warm_up
+from pairstill.features import subset_selection
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.runtime.row_matrix import in_memory
+from pairstill.sets.distilled_set import DistilledSet
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Pairs of different pictures, in the order in which herding takes them."""
-    rows, features = warm_candidates(pairs, context, context.settings.epochs)
-    chosen = init.herding(in_memory(features.joint_rows()), context.count)
-    return coreset(pairs, context, "herding", rows[chosen])
+    rows, features = candidates_after_warm_up(pairs, context, context.settings.epochs)
+    chosen = subset_selection.herding(in_memory(features.joint_rows()), context.count)
+    return coreset(pairs, context, rows[chosen])
 
 
-METHOD = Method("real pairs whose mean stays nearest to the mean of all", Settings, fit)
+METHOD = Method("herding", "real pairs whose mean stays nearest to the mean of all", Settings, fit)

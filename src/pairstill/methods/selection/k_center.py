@@ -6,22 +6,22 @@ farthest from all taken so far.
 
 from __future__ import annotations
 
-from pairstill import init
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
-from pairstill.methods.contract import Context, Method
-from pairstill.methods.coreset import coreset
-from pairstill.methods.warmup import Settings, warm_candidates
-from pairstill.rows import in_memory
+from pairstill.distillation.contract import Context, Method
+from pairstill.distillation.coreset import coreset
+from pairstill.distillation.warm_up import Settings, candidates_after_warm_up
+from pairstill.features import subset_selection
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.runtime.row_matrix import in_memory
+from pairstill.sets.distilled_set import DistilledSet
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Pairs of different pictures, farthest first."""
-    rows, features = warm_candidates(pairs, context, context.settings.epochs)
-    chosen = init.k_center(
+    rows, features = candidates_after_warm_up(pairs, context, context.settings.epochs)
+    chosen = subset_selection.k_center(
         in_memory(features.image_rows()) + in_memory(features.text_rows()), context.count, context.seed
     )
-    return coreset(pairs, context, "k-center", rows[chosen])
+    return coreset(pairs, context, rows[chosen])
 
 
-METHOD = Method("real pairs, each the farthest from those before it", Settings, fit)
+METHOD = Method("k-center", "real pairs, each the farthest from those before it", Settings, fit)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
-from pairstill.methods.contract import Context, Method, finished
-from pairstill.methods.start import start
+from pairstill.distillation.contract import Context, Method, finished
+from pairstill.distillation.initial_pairs import initial_pairs
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.sets.distilled_set import DistilledSet
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Real pairs, one from each of N clusters (Eq. 4)."""
     space = context.settings.space
     init = "kmeans" if space == "joint" else f"kmeans-{space}"
-    return finished(pairs, context, "kmeans", *start(pairs, context, init))
+    return finished(pairs, context, *initial_pairs(pairs, context, init))
 
 
-METHOD = Method("the real pair nearest to each k-means centre", Settings, fit)
+METHOD = Method("kmeans", "the real pair nearest to each k-means centre", Settings, fit)

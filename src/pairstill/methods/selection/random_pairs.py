@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
-from pairstill.methods.contract import Context, Method, finished
-from pairstill.methods.start import start
+from pairstill.distillation.contract import Context, Method, finished
+from pairstill.distillation.initial_pairs import initial_pairs
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.sets.distilled_set import DistilledSet
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Settings:
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Pairs of different pictures, each with one of its captions, drawn at random."""
-    return finished(pairs, context, "random", *start(pairs, context, "random"))
+    return finished(pairs, context, *initial_pairs(pairs, context, "random"))
 
 
-METHOD = Method("real pairs drawn at random", Settings, fit)
+METHOD = Method("random", "real pairs drawn at random", Settings, fit)

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
-from pairstill.methods.checks import check_settings
-from pairstill.methods.contract import Context, Method
-from pairstill.methods.matching import MatchingSettings, match
-from pairstill.seeds import generator
+from pairstill.distillation.contract import Context, Method
+from pairstill.distillation.setting_checks import check_settings
+from pairstill.distillation.trajectory_matching import TrajectoryMatchingSettings, match_trajectories
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.runtime.seeds import generator
+from pairstill.sets.distilled_set import DistilledSet
 
 
 @dataclass(frozen=True)
-class Settings(MatchingSettings):  # noqa: D101
-    __doc__ = f"""{(MatchingSettings.__doc__ or "").rstrip()}
+class Settings(TrajectoryMatchingSettings):  # noqa: D101
+    __doc__ = f"""{(TrajectoryMatchingSettings.__doc__ or "").rstrip()}
         rank: Rank r of the learnt similarity; 0 learns the diagonal only.
         alpha: Weight of the low-rank part.
         similarity_lr: Step size for the similarity.
@@ -55,7 +55,7 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
         start["left"] = torch.randn(shape, generator=generator(context.seed, "lors", "left"))
         start["right"] = torch.zeros(shape)
     learnable = {name: (value, settings.similarity_lr) for name, value in start.items()}
-    return match(pairs, context, "lors", False, lambda learnt: similarity(learnt, settings.alpha), learnable)
+    return match_trajectories(pairs, context, False, lambda learnt: similarity(learnt, settings.alpha), learnable)
 
 
-METHOD = Method("TESLA with a learnt low-rank similarity (LoRS)", Settings, fit, needs_bank=True)
+METHOD = Method("lors", "TESLA with a learnt low-rank similarity (LoRS)", Settings, fit, needs_bank=True)

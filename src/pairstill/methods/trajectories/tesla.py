@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 import torch
 
-from pairstill.distilled import DistilledSet
-from pairstill.encoded import EncodedSplit
-from pairstill.methods.contract import Context, Method
-from pairstill.methods.matching import MatchingSettings, match
+from pairstill.distillation.contract import Context, Method
+from pairstill.distillation.trajectory_matching import TrajectoryMatchingSettings, match_trajectories
+from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.sets.distilled_set import DistilledSet
 
 
 @dataclass(frozen=True)
-class Settings(MatchingSettings):  # noqa: D101 (its settings are described there)
-    __doc__ = MatchingSettings.__doc__
+class Settings(TrajectoryMatchingSettings):  # noqa: D101 (its settings are described there)
+    __doc__ = TrajectoryMatchingSettings.__doc__
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
     """Students train with the weighted BCE, each picture matching its own text only."""
     identity = torch.eye(context.count)
-    return match(pairs, context, "tesla", exact=False, similarity=lambda learnt: identity, learnable={})
+    return match_trajectories(pairs, context, exact=False, similarity=lambda learnt: identity, learnable={})
 
 
-METHOD = Method("match trajectories step by step, with weighted BCE (TESLA)", Settings, fit, needs_bank=True)
+METHOD = Method("tesla", "match trajectories step by step, with weighted BCE (TESLA)", Settings, fit, needs_bank=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 if TYPE_CHECKING:
-    from pairstill.distilled import DistilledSet
+    from pairstill.sets.distilled_set import DistilledSet
 
 HUB_LICENCES = {
     *("mit", "apache-2.0", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "odc-by"),
@@ -101,7 +101,7 @@ def in_line(name: str) -> str:
 def _render(template: str, head: Mapping[str, Any], **values: Any) -> str:
     from jinja2 import Environment, PackageLoader
 
-    loader = PackageLoader("pairstill.cards")
+    loader = PackageLoader("pairstill.sets.cards")
     markdown = Environment(loader=loader, autoescape=False, trim_blocks=True, keep_trailing_newline=True)
     top = yaml.safe_dump(dict(head), sort_keys=False, allow_unicode=True)
     return markdown.get_template(template).render(head=top, **values)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pairstill.distilled import DistilledSet, load
 from pairstill.errors import PairstillError, unknown
-from pairstill.exports import hub_dataset, plain_folder, shards
-from pairstill.exports.parts import UNFINISHED, Parts, read_record, write_record
-from pairstill.files import remove, write_text
-from pairstill.report.gather import scores_of, view_run
+from pairstill.runtime.files import remove, write_text
+from pairstill.sets.distilled_set import DistilledSet, load
+from pairstill.sets.exports import hub_dataset, plain_folder, shards
+from pairstill.sets.exports.parts import UNFINISHED, Parts, read_record, write_record
+from pairstill.sets.run_record import read_run_record, scores_of
 
 FORMATS: dict[str, tuple[Callable[[Parts, Path], None], Callable[[Path], Parts]]] = {
     "hf": (hub_dataset.write, hub_dataset.read),
@@ -30,7 +30,7 @@ def export(distilled: str | Path, out: str | Path, to: str = "hf") -> Path:
     if folder.exists() and any(folder.iterdir()) and not _was_stopped(folder, to):
         raise PairstillError(f"{folder} is not empty. Choose another --out.")
     made = load(distilled)
-    parts = Parts.of(made, scores_of([view_run(Path(distilled))]))
+    parts = Parts.of(made, scores_of([read_run_record(Path(distilled))]))
     write_text(folder / UNFINISHED, to)
     FORMATS[to][0](parts, folder)
     write_record(folder, to, parts)

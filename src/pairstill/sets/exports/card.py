@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from pairstill.cards import dataset_card
-from pairstill.exports.parts import Parts
+from pairstill.sets.cards import dataset_card
+from pairstill.sets.exports.parts import Parts
 
 
 def export_card(parts: Parts, usage: str, metadata: Mapping[str, Any] | None = None) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image as Pictures
 
-from pairstill.exports.card import as_row, export_card, numbers
-from pairstill.exports.parts import Parts
-from pairstill.files import atomic, write_text
+from pairstill.runtime.files import atomic, write_text
+from pairstill.sets.exports.card import as_row, export_card, numbers
+from pairstill.sets.exports.parts import Parts
 
 FILE = "data/train-00000-of-00001.parquet"
 USAGE = """from datasets import load_dataset

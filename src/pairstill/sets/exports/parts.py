@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pairstill.distilled import DistilledSet
 from pairstill.errors import PairstillError
-from pairstill.files import read_manifest, sha256, write_manifest
+from pairstill.runtime.files import read_manifest, sha256, write_manifest
+from pairstill.sets.distilled_set import DistilledSet
 
 UNFINISHED = "export.unfinished"
 """Says that a folder belongs to an export, and to which form, until all of it is there."""

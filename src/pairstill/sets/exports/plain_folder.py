@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from pairstill.errors import PairstillError
-from pairstill.exports.card import export_card
-from pairstill.exports.parts import Parts
-from pairstill.files import atomic, read_tensors, write_tensors, write_text
+from pairstill.runtime.files import atomic, read_tensors, write_tensors, write_text
+from pairstill.sets.exports.card import export_card
+from pairstill.sets.exports.parts import Parts
 
 USAGE = """from datasets import load_dataset
 

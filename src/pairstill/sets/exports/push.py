@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pairstill.distilled import load
-from pairstill.errors import PairstillError
-from pairstill.redaction import without_secrets
+from pairstill.errors import PairstillError, without_secrets
+from pairstill.sets.distilled_set import load
 
 KINDS = {"distilled.json": "dataset", "export.json": "dataset", "student.json": "model"}
 NOT_UPLOADED = ["run/*", "*.lock"]

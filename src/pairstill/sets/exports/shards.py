@@ -12,9 +12,9 @@ import numpy as np
 from PIL import Image
 
 from pairstill.errors import PairstillError
-from pairstill.exports.card import as_row, export_card, numbers
-from pairstill.exports.parts import Parts
-from pairstill.files import atomic, write_text
+from pairstill.runtime.files import atomic, write_text
+from pairstill.sets.exports.card import as_row, export_card, numbers
+from pairstill.sets.exports.parts import Parts
 
 PAIRS_IN_A_SHARD = 1000
 USAGE = """import webdataset

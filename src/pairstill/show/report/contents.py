@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import shlex
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pairstill.distilled import DistilledSet, load
+from pairstill.distillation.contract import config_under_new_names
 from pairstill.errors import PairstillError
-from pairstill.evaluation import METRICS
-from pairstill.files import read_json
+from pairstill.evaluation.scoring import METRICS
 from pairstill.methods import METHODS
-from pairstill.methods.first_pairs import FirstPairs, read_first_pairs
-from pairstill.run import read_events
-
-Record = dict[str, Any]
+from pairstill.runtime.files import read_json
+from pairstill.sets.run_record import Record, RunRecord, is_run, read_run_record, scores_of
 
 
 @dataclass(frozen=True)
-class RunView:
-    """A distillation, finished or not.
-
-    Attributes:
-        name: What it is called on the page.
-        folder: Of the set; its run is in `folder/run`.
-        config: What was asked for; empty for a set that came without its run.
-        versions: Of what made it.
-        events: What happened.
-        anatomy: What a teacher saw in the pairs at the end, if one looked.
-    """
-
-    name: str
-    folder: Path
-    config: Record
-    versions: Record
-    events: list[Record]
-    anatomy: Record = field(default_factory=dict)
-
-    @property
-    def finished(self) -> bool:
-        """Whether there is a set."""
-        return (self.folder / "distilled.json").exists()
-
-    @cached_property
-    def distilled(self) -> DistilledSet:
-        """The set, verified; once, for hashing and reading it is most of the work of a report."""
-        return load(self.folder)
-
-    def initial(self) -> FirstPairs | None:
-        """What its pairs started from."""
-        return read_first_pairs(self.folder / "run")
-
-    def of_kind(self, kind: str) -> list[Record]:
-        """Its events of one kind."""
-        return [event for event in self.events if event.get("kind") == kind]
-
-
-@dataclass(frozen=True)
-class Study:
+class ScoreTable:
     """A table of scores.
 
     Attributes:
@@ -73,11 +28,11 @@ class Study:
 
     title: str
     rows: list[Record]
-    runs: list[RunView]
+    runs: list[RunRecord]
 
 
 @dataclass(frozen=True)
-class Findings:
+class ReportContents:
     """All that a page shows.
 
     Attributes:
@@ -87,11 +42,11 @@ class Findings:
     """
 
     title: str
-    studies: list[Study]
-    runs: list[RunView]
+    studies: list[ScoreTable]
+    runs: list[RunRecord]
 
 
-def gather(folder: Path) -> Findings:
+def gather(folder: Path) -> ReportContents:
     """Find out what a folder holds."""
     if not folder.is_dir():
         raise PairstillError(f"{folder} is not a folder.")
@@ -99,7 +54,7 @@ def gather(folder: Path) -> Findings:
         return _one_set(folder)
     if (folder / "rows").is_dir():
         return _comparison(folder)
-    runs = [view_run(place) for place in sorted(folder.iterdir()) if is_run(place)]
+    runs = [read_run_record(place) for place in sorted(folder.iterdir()) if is_run(place)]
     if not runs:
         raise PairstillError(
             f"{folder} holds nothing to report: give a distilled set, a folder of sets, or the --out of a comparison."
@@ -109,47 +64,21 @@ def gather(folder: Path) -> Findings:
     shown = [run for run in finished if run.of_kind("step")] or finished
     sources = sorted({run.distilled.info.get("dataset", {}).get("name", "unknown") for run in finished})
     titled = f"Distilled sets of {', '.join(sources)}" if sources else f"Runs in {folder.resolve().name}"
-    return Findings(titled, [Study("Scores", rows or scores_of(runs), runs)], shown)
+    return ReportContents(titled, [ScoreTable("Scores", rows or scores_of(runs), runs)], shown)
 
 
-def is_run(place: Path) -> bool:
-    """Whether a folder is a set, finished or in the making."""
-    return (place / "distilled.json").exists() or (place / "run" / "events.jsonl").exists()
-
-
-def view_run(folder: Path, name: str | None = None) -> RunView:
-    """A set and its run, as far as they are there."""
-    run = folder / "run"
-    record = read_json(run / "run.json") if (run / "run.json").exists() else {}
-    anatomy = read_json(run / "anatomy.json") if (run / "anatomy.json").exists() else {}
-    config = record.get("config", {})
-    named = name or folder.resolve().name
-    return RunView(named, folder, config, record.get("versions", {}), read_events(run), anatomy)
-
-
-def _one_set(folder: Path) -> Findings:
-    run = view_run(folder)
+def _one_set(folder: Path) -> ReportContents:
+    run = read_run_record(folder)
     rows = scores_of([run])
     title = f"{run.name}, still in the making"
     if run.finished:
         made = run.distilled
         source = made.info.get("dataset", {}).get("name", "an unknown dataset")
         title = f"{len(made)} pairs of {source} by {made.info.get('method', 'an unknown method')}"
-    return Findings(title, [Study("Scores", rows, [run])], [run] if run.finished else [])
+    return ReportContents(title, [ScoreTable("Scores", rows, [run])], [run] if run.finished else [])
 
 
-def scores_of(runs: list[RunView]) -> list[Record]:
-    """What `pairstill evaluate` wrote down of these sets."""
-    rows = []
-    for run in runs:
-        path = run.folder / "run" / "scores.jsonl"
-        for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
-            with contextlib.suppress(json.JSONDecodeError):
-                rows.append(json.loads(line))
-    return rows
-
-
-def _comparison(folder: Path) -> Findings:
+def _comparison(folder: Path) -> ReportContents:
     studies = []
     for table in sorted(folder.glob("*.json")):
         rows = read_json(table)
@@ -161,22 +90,23 @@ def _comparison(folder: Path) -> Findings:
         for row in rows:
             if row.get("set"):
                 named.setdefault(row["set"], f"{row['label']}, {row['pairs']}")
-        runs = [view_run(folder / place, name) for place, name in named.items() if is_run(folder / place)]
-        studies.append(Study(title, rows, runs))
+        runs = [read_run_record(folder / place, name) for place, name in named.items() if is_run(folder / place)]
+        studies.append(ScoreTable(title, rows, runs))
     if not studies:
         raise PairstillError(f"{folder} is a comparison without a table: run `pairstill compare` on it again.")
-    return Findings(f"Comparison {folder.resolve().name}", studies, [])
+    return ReportContents(f"Comparison {folder.resolve().name}", studies, [])
 
 
-def commands(run: RunView) -> list[str]:
+def commands(run: RunRecord) -> list[str]:
     """The commands that make this set again."""
     config, info = run.config, run.distilled.info if run.finished else {}
     method = config.get("method", info.get("method", ""))
+    kind = METHODS.get(method)
+    config = config_under_new_names(config, kind.settings) if kind is not None else config
     towers = config.get("towers", {})
     wanted = {key: shlex.quote(str(towers[key])) for key in TOWER_OPTIONS if key in towers}
     options = "".join(f" --towers.{key.replace('_', '-')} {value}" for key, value in wanted.items())
     lines = [f"pairstill prepare SOURCE --out data{options}"]
-    kind = METHODS.get(method)
     bank = ""
     if kind is not None and kind.needs_bank:
         lines.append("pairstill experts data --out bank")

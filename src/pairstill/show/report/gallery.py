@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pairstill.distilled import DistilledSet
-from pairstill.methods.first_pairs import FirstPairs
+from pairstill.sets.distilled_set import DistilledSet
+from pairstill.sets.initial_record import InitialPairs
 
 BUDGET = 17 * 2**20
 """Bytes of all pictures of a set; in a page they take a third more. Large sets are compressed more."""
 QUALITIES = (88, 75, 60, 40)
 
 
-def gallery(distilled: DistilledSet, initial: FirstPairs | None) -> dict[str, Any]:
+def gallery(distilled: DistilledSet, initial: InitialPairs | None) -> dict[str, Any]:
     """What the page's script draws; for a coreset, or a set without its run, only what there is."""
     after = (distilled.pictures() * 255).round().to(torch.uint8)
     before = initial.pictures if initial is not None and initial.pictures.shape == after.shape else None

@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
-from pairstill.files import write_text
-from pairstill.report.charts import lines, stems
-from pairstill.report.gallery import gallery
-from pairstill.report.gather import COLUMNS, Findings, Record, RunView, Study, commands, full_mean, gather
+from pairstill.runtime.files import write_text
+from pairstill.sets.run_record import Record, RunRecord
+from pairstill.show.report.charts import lines, stems
+from pairstill.show.report.contents import COLUMNS, ReportContents, ScoreTable, commands, full_mean, gather
+from pairstill.show.report.gallery import gallery
 
 MOST_CURVES = 14
 NOT_TERMS = ("kind", "seconds", "iteration", "epoch", "step", "small_brackets", "loss")
@@ -26,12 +27,12 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     return path
 
 
-def render(findings: Findings) -> str:
+def render(findings: ReportContents) -> str:
     """The page as text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
-        loader=PackageLoader("pairstill.report"),
+        loader=PackageLoader("pairstill.show.report"),
         autoescape=select_autoescape(["html"], default=True),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -49,7 +50,7 @@ def render(findings: Findings) -> str:
     )
 
 
-def _study(study: Study) -> Record:
+def _study(study: ScoreTable) -> Record:
     done = [row for row in study.rows if "error" not in row]
     full = full_mean(done)
     best = {
@@ -81,7 +82,7 @@ def _ranked(row: Record, best: dict[int, list[float]]) -> bool:
     return row["method"] != "full" and len(means) > 1 and row["mean"] in means
 
 
-def recall_charts(runs: Sequence[RunView]) -> list[str]:
+def recall_charts(runs: Sequence[RunRecord]) -> list[str]:
     """Recall of the choosing students against iterations and against time."""
     checked = {run.name: checks for run in runs if len(checks := run.of_kind("check")) > 1}
     if not 0 < len(checked) <= MOST_CURVES:
@@ -96,7 +97,7 @@ def recall_charts(runs: Sequence[RunView]) -> list[str]:
     ]
 
 
-def loss_chart(run: RunView) -> str:
+def loss_chart(run: RunRecord) -> str:
     """The loss and its terms against iterations, at most 400 points each."""
     steps = [step for step in run.of_kind("step") if "iteration" in step]
     every = len(steps) // 200 | 1  # odd, so that iterations of two kinds by turns are both shown
@@ -109,9 +110,9 @@ def loss_chart(run: RunView) -> str:
     return lines(series, "iterations", "loss and its terms", dots=False)
 
 
-def anatomy_charts(run: RunView) -> list[str]:
+def diagnostic_charts(run: RunRecord) -> list[str]:
     """What a teacher saw: three distributions of cosines, and the merge ratio of each layer."""
-    found = run.anatomy
+    found = run.diagnostics
     titles = {
         "match": "cosine of a pair's picture and text",
         "agreement": "cosine of two pairs' agreement",
@@ -136,7 +137,7 @@ def _without_empty_ends(series: dict[str, list[tuple[float, float]]]) -> dict[st
     return {name: points[low:high] for name, points in series.items()}
 
 
-def _run(run: RunView) -> Record:
+def _run(run: RunRecord) -> Record:
     made = run.distilled
     facts = {
         "dataset": made.info.get("dataset", {}).get("name", "unknown"),
@@ -158,7 +159,7 @@ def _run(run: RunView) -> Record:
         "facts": {name: value for name, value in facts.items() if value is not None},
         "recall": recall_charts([run]),
         "loss": loss_chart(run),
-        "anatomy": anatomy_charts(run),
+        "diagnostics": diagnostic_charts(run),
         "config": yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True) if run.config else "",
         "versions": run.versions,
         "commands": commands(run),
@@ -167,7 +168,7 @@ def _run(run: RunView) -> Record:
 
 def asset(name: str) -> str:
     """The text of a file that pages are made of."""
-    return (files("pairstill.report") / "templates" / name).read_text(encoding="utf-8")
+    return (files("pairstill.show.report") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _for_script(value: Any) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pairstill.distilled import DistilledSet
-from pairstill.files import atomic
+from pairstill.runtime.files import atomic
+from pairstill.sets.distilled_set import DistilledSet
 
 
 def before_and_after(initial: DistilledSet, distilled: DistilledSet, path: Path, count: int = 12) -> None:

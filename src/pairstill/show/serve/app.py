@@ -21,10 +21,10 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from pairstill.errors import PairstillError
-from pairstill.report.gather import gather
-from pairstill.report.page import asset, loss_chart, recall_charts, render
-from pairstill.serve.place import Place, progress_of
-from pairstill.serve.search import index_of, thumbnail
+from pairstill.show.report.contents import gather
+from pairstill.show.report.page import asset, loss_chart, recall_charts, render
+from pairstill.show.serve.search import index_of, thumbnail
+from pairstill.show.serve.served_folder import ServedFolder, progress_of
 
 MOST_COMPARED = 6
 LARGEST_PICTURE = 20 * 2**20
@@ -43,7 +43,7 @@ def build_app(root: Path, token: str | None = None, hosts: list[str] | None = No
         token: What a visitor must know, once, as `?token=...`; None on this machine only.
         hosts: Names under which it may be asked for; any, if a token guards it.
     """
-    pages = Pages(Place(root))
+    pages = Pages(ServedFolder(root))
     routes = [
         Route("/", pages.overview),
         Route("/run", pages.run),
@@ -88,7 +88,7 @@ async def _said(request: Request, error: Exception) -> Response:
 class Pages:
     """What each address answers."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ServedFolder) -> None:
         self.place = place
 
     async def overview(self, request: Request) -> Response:
@@ -197,7 +197,7 @@ class Pages:
         from jinja2 import Environment, PackageLoader, select_autoescape
 
         environment = Environment(
-            loader=PackageLoader("pairstill.serve"), autoescape=select_autoescape(["html"]), trim_blocks=True
+            loader=PackageLoader("pairstill.show.serve"), autoescape=select_autoescape(["html"]), trim_blocks=True
         )
         page = environment.get_template(template).render(style=asset("page.css"), **values)
         return HTMLResponse(page)

@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pairstill.pictures import decode, to_square
-from pairstill.prepared import Prepared, open_prepared
-from pairstill.rows import in_memory
-from pairstill.student import Student, load_student
+from pairstill.data.decoding import decode, to_square
+from pairstill.features.prepared_folder import PreparedDataset, open_prepared
+from pairstill.runtime.row_matrix import in_memory
+from pairstill.sets.saved_student import Student, load_student
 
 SHOWN = 8
 THUMBNAIL = 192
@@ -91,7 +91,7 @@ def thumbnail(data: Path, row: int) -> bytes | None:
 
 
 @lru_cache(maxsize=4)
-def _opened(data: Path) -> Prepared:
+def _opened(data: Path) -> PreparedDataset:
     return open_prepared(data)
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pairstill.report.gather import RunView, is_run, scores_of, view_run
+from pairstill.sets.run_record import RunRecord, is_run, read_run_record, scores_of
 
 DEPTH = 3
 """How far below the folder runs, students and prepared data are looked for."""
 
 
 @dataclass(frozen=True)
-class Place:
+class ServedFolder:
     """A folder and what is below it, by paths relative to it."""
 
     root: Path
@@ -39,10 +39,10 @@ class Place:
         """Prepared datasets."""
         return self._folders(lambda path: (path / "prepared.json").exists())
 
-    def view(self, name: str) -> RunView | None:
+    def view(self, name: str) -> RunRecord | None:
         """A run by its name."""
         path = self.inside(name)
-        return view_run(path, name if name != "." else None) if path is not None and is_run(path) else None
+        return read_run_record(path, name if name != "." else None) if path is not None and is_run(path) else None
 
     def _folders(self, wanted: Callable[[Path], bool]) -> list[str]:
         found, level = list[Path](), [self.root]
@@ -59,7 +59,7 @@ def _children(path: Path) -> list[Path]:
         return []
 
 
-def progress_of(run: RunView) -> dict[str, object]:
+def progress_of(run: RunRecord) -> dict[str, object]:
     """How far a run is: iterations done and asked for, seconds so far, and seconds left if that can be told."""
     steps = [step for step in run.of_kind("step") if "iteration" in step]
     plans = run.of_kind("plan") or [run.config.get("settings", {})]

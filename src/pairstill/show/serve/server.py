@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from pairstill.errors import PairstillError
-from pairstill.progress import console
+from pairstill.runtime.progress import console
 
 HERE = ["127.0.0.1", "localhost", "[::1]"]
 
@@ -17,7 +17,7 @@ def serve(folder: Path, host: str = "127.0.0.1", port: int = 8000) -> None:
     try:
         import uvicorn
 
-        from pairstill.serve.app import build_app
+        from pairstill.show.serve.app import build_app
     except ImportError as error:
         raise PairstillError(f"the page needs {error.name}: pip install 'pairstill[serve]'.") from None
     if not folder.is_dir():

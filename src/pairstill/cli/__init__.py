@@ -1,0 +1,1 @@
+"""The command line: `main` parses, `commands` does, `demo` is the whole way on embedded data."""

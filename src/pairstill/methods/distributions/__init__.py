@@ -1,0 +1,1 @@
+"""Distribution matching: features of real and synthetic pairs agree under teachers."""

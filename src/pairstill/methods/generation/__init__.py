@@ -1,0 +1,1 @@
+"""Generation: pictures are sampled from a generative model."""

@@ -1,0 +1,1 @@
+"""Real pairs are chosen; nothing is optimised."""

@@ -1,0 +1,1 @@
+"""Trajectory matching: a student on the synthetic pairs follows an expert's training."""
