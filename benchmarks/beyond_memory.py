@@ -28,7 +28,7 @@ from benchmarks.step import RESULTS, write
 from pairstill.data.captions import StoredCaptions
 from pairstill.data.pair_sampling import LinksByPicture
 from pairstill.features.feature_cache import cached_matrix
-from pairstill.features.subset_selection import PairFeatures, cells_of, choose_pairs, mean_texts
+from pairstill.features.subset_selection import PairFeatures, cells_of, choose_pairs, mean_texts_of
 from pairstill.runtime.row_matrix import StoredMatrix
 from pairstill.runtime.seeds import generator
 from pairstill.sets.distilled_set import nearest_captions
@@ -36,7 +36,7 @@ from pairstill.training.training_loop import batches
 
 WIDTHS = {"images": 1280, "texts": 384}
 CENTRES = 200
-CHOSEN, EXAM, BATCH = 100, 2048, 128
+CHOSEN, OUTER, BATCH = 100, 2048, 128
 DRAWS = 9
 
 
@@ -99,14 +99,14 @@ def measure(pairs: int, work: Path) -> None:
     with stage(pairs, f"k-means start, {CHOSEN} pairs"):
         rows = choose_pairs("kmeans", features, CHOSEN, 0)
     with stage(pairs, "cells and mean texts"):
-        means = mean_texts(features, cells_of(features, rows))
+        means = mean_texts_of(features, cells_of(features, rows))
     with stage(pairs, "nearest captions"):
         nearest_captions(means, texts, captions)
     with stage(pairs, "group links"):
         links = LinksByPicture(features.links)
-    with stage(pairs, f"exam of {EXAM}, a draw", DRAWS):
+    with stage(pairs, f"outer loss on {OUTER}, a draw", DRAWS):
         for draw in range(DRAWS):
-            pictures, words = links.draw(EXAM, generator(0, draw)).unbind(1)
+            pictures, words = links.draw(OUTER, generator(0, draw)).unbind(1)
             images[pictures], texts[words]
     with stage(pairs, f"batches of {BATCH}, an epoch"):
         for part in batches(pairs, BATCH, generator(0)):

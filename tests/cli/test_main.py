@@ -81,7 +81,7 @@ def test_the_default_method_needs_no_experts(capsys):
     config = yaml.safe_load(capsys.readouterr().out)
     assert config["method"] == "rehearsal"
     assert not METHODS[config["method"]].needs_bank
-    assert config["settings"]["passes"] == 40
+    assert config["settings"]["inner_epochs"] == 40
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

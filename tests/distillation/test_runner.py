@@ -337,7 +337,7 @@ def test_the_best_check_is_chosen_not_the_last(heads_data, tmp_path):
 
     scores = iter([1.0, 5.0, 3.0])
     context = Context(
-        heads_data.encoded(), 2, 0, None, Run(tmp_path, {}), score=lambda *_: Recall(*([next(scores)] * 6))
+        "test", heads_data.encoded(), 2, 0, None, Run(tmp_path, {}), score=lambda *_: Recall(*([next(scores)] * 6))
     )
     pairs = SyntheticPairs(torch.zeros(2, 3, 4, 4), torch.zeros(2, 5), 1.0, 1.0, 0.0)
 
@@ -345,6 +345,6 @@ def test_the_best_check_is_chosen_not_the_last(heads_data, tmp_path):
         synthetic.update(-synthetic.images.sum() - synthetic.texts.sum(), clip=1.0)
         return {"loss": 0.0}
 
-    chosen = optimise(context, "test", pairs, step, iterations=4, check_every=2)
+    chosen = optimise(context, pairs, step, iterations=4, check_every=2)
     assert (chosen.iteration, chosen.recall, chosen.checks) == (2, 5.0, [0, 2, 4])
     assert chosen.images.sum() < pairs.images.sum()

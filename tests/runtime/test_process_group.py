@@ -14,7 +14,15 @@ from pairstill.runtime.run_folder import read_events
 from pairstill.sets.distilled_set import load
 from pairstill.towers.passes import Passes
 
-REHEARSAL = {"iterations": 4, "check_every": 2, "passes": 3, "width": 8, "real_batch": 16, "views": 0, "image_lr": 0.05}
+REHEARSAL = {
+    "iterations": 4,
+    "check_every": 2,
+    "inner_epochs": 3,
+    "student_width": 8,
+    "real_batch": 16,
+    "views": 0,
+    "image_lr": 0.05,
+}
 MDM = {"iterations": 2, "check_every": 2, "real_batch": 7, "image_lr": 100.0}
 
 

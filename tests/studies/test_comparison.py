@@ -236,13 +236,13 @@ def test_a_row_is_what_its_recipe_says(heads_data, tmp_path):
             experts if entry.method == "mdm" else None,
             settings=entry.all_settings(),
             seed=3,
-            student=study.student,
+            student=study.student_recipe,
         )
         for file in ("texts", "run/checkpoint"):  # the set, and where it ended if its start was chosen
             ours, theirs = (read_tensors(folder / f"{file}.safetensors") for folder in (out / record["set"], hand))
             assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
         seen = read(encoded, made) if read else made
-        row = api.evaluate(seen, heads_data, seeds=2, student=study.student, seed=3)
+        row = api.evaluate(seen, heads_data, seeds=2, student=study.student_recipe, seed=3)
         assert {name: record[name] for name in METRICS} == {name: getattr(row, name) for name in METRICS}
 
 
@@ -287,7 +287,10 @@ def test_what_stands_in_the_way_of_some_rows_is_said_in_theirs(heads_data, tmp_p
             {"rows": [{"method": "rehearsal", "settings": {"extra_encoders": [3]}}]},
             "each of .*extra_encoders must be a text, not 3",
         ),
-        ({"rows": [{"method": "rehearsal", "settings": {"still": "off"}}]}, "still must be true or false, not 'off'"),
+        (
+            {"rows": [{"method": "rehearsal", "settings": {"alternate_initial_images": "off"}}]},
+            "alternate_initial_images must be true or false, not 'off'",
+        ),
         ({"rows": [{"method": "rehearsal", "settings": {"inner_epochs": 2.5}}]}, "must be a whole number, not 2.5"),
         (
             {"rows": [{"method": "rehearsal", "settings": {"inner_epochs": math.inf}}]},
@@ -320,7 +323,7 @@ def test_numbers_that_yaml_takes_for_texts_are_numbers(tmp_path):
     plain, odd = {"image_lr": 100, "iterations": 100}, {"image_lr": "1e2", "iterations": "1e2"}
     settings = [plain, odd, {"image_lr": 100.0, "iterations": 100.0}]
     study = read_study(recipe(tmp_path, [{"method": "mdm", "settings": s} for s in settings], student={"lr": "1e-2"}))
-    assert study.student.lr == 0.01
+    assert study.student_recipe.lr == 0.01
     jobs = [Job(entry, study, tmp_path, "data", "students", tmp_path, tmp_path) for entry in study.entries]
     assert len({job.key() for job in jobs}) == 1
     assert [type(job.entry.all_settings().iterations) for job in jobs] == [int] * 3

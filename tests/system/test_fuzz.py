@@ -66,7 +66,7 @@ def tensors_of(made):
 def kinds(heads_data, heads_bank, shapes, tmp_path_factory):
     root = tmp_path_factory.mktemp("fuzz")
     recipe = Recipe(epochs=1, batch_size=16)
-    settings = {"iterations": 2, "check_every": 2, "passes": 2, "width": 8, "real_batch": 8, "views": 0}
+    settings = {"iterations": 2, "check_every": 2, "inner_epochs": 2, "student_width": 8, "real_batch": 8, "views": 0}
     from pairstill.methods.through_training.rehearsal import Settings
 
     made = root / "set"

@@ -66,7 +66,7 @@ def test_the_whole_way_with_strange_names(strange, tmp_path, capsys):
     assert run("prepare", strange, "--out", out / "data", "--workers", 0, *TINY) == 0
     assert f"{out / 'data'}: ready" in capsys.readouterr().out
     made = ["--method", "rehearsal", "--pairs", 8, "--student.epochs", 1]
-    short = {"iterations": 1, "passes": 1, "width": 8, "real_batch": 8, "views": 0}
+    short = {"iterations": 1, "inner_epochs": 1, "student_width": 8, "real_batch": 8, "views": 0}
     settings = [word for key, value in short.items() for word in (f"--settings.{key.replace('_', '-')}", value)]
     assert run("distill", out / "data", "--out", out / "set", *made, *settings) == 0
     assert f"{out / 'set'}: 8 pairs" in capsys.readouterr().out

@@ -1,1 +1,1 @@
-"""The command line: `main` parses, `commands` does, `demo` is the whole way on embedded data."""
+"""The command line: `main` dispatches, `parser` reads options, `commands` act, `demo` runs all stages."""

@@ -148,7 +148,7 @@ def distill(
             take about 5 GiB when left out.
         precision: mixed computes in bfloat16 what bears it: faster on a GPU, not on a CPU.
         device: Where to compute.
-        student: How students are trained: those that rehearse, and those by whose recall an iteration is chosen.
+        student: How students are trained, in the inner loop and where their recall chooses an iteration.
         settings: The method's own settings.
     """
     folder = _needed(out, "--out", "the folder of the distilled set")

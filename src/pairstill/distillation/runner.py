@@ -53,7 +53,7 @@ def distill(
         settings: An instance of the method's settings class; its defaults when None.
         seed: The one source of randomness.
         resume: Continue the run in `out`, or return its result if it is finished.
-        student: How the students are trained that rehearse, and those by whose recall the iteration is chosen.
+        student: How students are trained, in the inner loop and where their recall chooses an iteration.
     """
     protocol.check(encoded.towers)
     check_count(pairs, len(encoded.dataset.splits["train"]))

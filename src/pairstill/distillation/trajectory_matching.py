@@ -74,7 +74,7 @@ def match_trajectories(
 
     Args:
         pairs: The training pairs.
-        context: As every method has it; its settings are `MatchingSettings`.
+        context: As every method has it; its settings are `TrajectoryMatchingSettings`.
         exact: Whether the gradient goes through the whole unroll, or is taken step by step.
         similarity: The students' soft targets.
         learnable: What else is learnt, by name, with its step size.

@@ -23,7 +23,7 @@ def under_new_names(kind: type, values: Mapping[str, Any], where: str | None = N
     """Values by the names that a dataclass' fields have now. With `where`, an old name is warned of, once."""
     old = old_names(kind)
     for name in old.keys() & values.keys() if where is not None else ():
-        warn_of_old_name(f"{where}{name}", f"{where}{old[name]}")
+        warn_of_old_name(f"{where}{name}", old[name])
     return {old.get(name, name): value for name, value in values.items()}
 
 

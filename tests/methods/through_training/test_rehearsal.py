@@ -158,9 +158,9 @@ def test_every_other_student_sees_the_initial_images(heads_data, tmp_path, monke
     settings = replace(SHORT, iterations=4, alternate_initial_images=True)  # times the square root of two: 6
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     assert [learns for _, learns in seen] == [True, False] * 3
-    moved, still = [[features for features, _ in seen[first::2]] for first in (0, 1)]
-    assert all(torch.equal(features, moved[0]) for features in still)
-    assert all((after - before).abs().max() > 1e-5 for before, after in itertools.pairwise(moved))
+    current, initial = [[features for features, _ in seen[first::2]] for first in (0, 1)]
+    assert all(torch.equal(features, current[0]) for features in initial)
+    assert all((after - before).abs().max() > 1e-5 for before, after in itertools.pairwise(current))
 
 
 def test_every_picture_moves_where_turns_and_still_ones_alternate(heads_data, tmp_path):
@@ -177,7 +177,7 @@ def test_every_picture_moves_where_turns_and_still_ones_alternate(heads_data, tm
     ("change", "kinds"),
     [
         ({}, (True, False)),
-        ({"still": False}, (True,)),
+        ({"alternate_initial_images": False}, (True,)),
         ({"text_lr": 0}, (True,)),
         ({"init": "noise"}, (True,)),
         ({"extra_encoders": ("another",)}, (True,)),
@@ -441,7 +441,7 @@ def test_step_sizes_follow_a_cosine():
         {"inner_epochs": 0},
         {"min_inner_epochs": 0},
         {"students": 0},
-        {"width": 0},
+        {"student_width": 0},
         {"real_batch": 1},
         {"image_lr": -0.1},
         {"text_lr": math.nan},

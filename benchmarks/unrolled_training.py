@@ -1,10 +1,10 @@
-"""What a practice of rehearsal costs, with its exam: by weights or by coefficients, graphs kept or built again.
+"""What rehearsal's inner loop and outer loss cost: with weights or in dual form, graphs kept or built again.
 
-    python -m benchmarks.practice
+    python -m benchmarks.unrolled_training
 
-25 passes over the pairs by a student 512 wide, and an exam of 2,048 real pairs, on random features as wide as those of
+25 inner epochs of a student 512 wide, and an outer loss on 2,048 real pairs, on random features as wide as those of
 EfficientNet-Lite0 and MiniLM. Seconds are medians of interleaved runs in this process, by one thread. Writes
-results/practice.csv.
+results/unrolled_training.csv.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pairstill.methods.through_training.rehearsal import outer_loss_on
 from pairstill.runtime.memory import keep_freed_memory
 from pairstill.towers.two_tower import Towers, build_heads
 
-IMAGE_WIDTH, TEXT_WIDTH, PASSES, BATCH, REAL = 1280, 384, 25, 128, 2048
+IMAGE_WIDTH, TEXT_WIDTH, INNER_EPOCHS, BATCH, REAL = 1280, 384, 25, 128, 2048
 WAYS = {
     "weights, graphs built again": (backward_through_training, 1),
     "weights, graphs kept": (backward_through_training, unrolled_training.KEPT_STEPS),
@@ -42,18 +42,25 @@ def features(count: int) -> tuple[Tensor, Tensor]:
     return torch.randn(count, IMAGE_WIDTH).relu() / 2, torch.randn(count, TEXT_WIDTH) / TEXT_WIDTH**0.5
 
 
-def practise(way: Callable[..., Tensor], kept: int, pairs: tuple[Tensor, Tensor]) -> tuple[float, Tensor]:
-    """Seconds of a practice and its exam, and the gradient of the pictures' features."""
+def timed(way: Callable[..., Tensor], kept: int, pairs: tuple[Tensor, Tensor]) -> tuple[float, Tensor]:
+    """Seconds of an inner loop with its outer loss, and the gradient of the image features."""
     unrolled_training.KEPT_STEPS = kept
     model = build_heads(Towers(), IMAGE_WIDTH, TEXT_WIDTH, seed=0)
     start = {name: value.detach() for name, value in model.named_parameters()}
     inputs, texts = (part.clone().requires_grad_() for part in pairs)
     lr, count = torch.tensor(0.1), len(inputs)
     size = min(BATCH, count)
-    batches = draw_batches(count, size, math.ceil(PASSES * count / size), torch.Generator().manual_seed(0))
-    exam = outer_loss_on(model, *features(REAL))
+    batches = draw_batches(count, size, math.ceil(INNER_EPOCHS * count / size), torch.Generator().manual_seed(0))
+    outer_loss = outer_loss_on(model, *features(REAL))
     begin = time.perf_counter()
-    way(FunctionalStudent(model, 0), start, StudentData(inputs, texts, lr, lr), batches, SgdSettings(0.9, 5e-4), exam)
+    way(
+        FunctionalStudent(model, 0),
+        start,
+        StudentData(inputs, texts, lr, lr),
+        batches,
+        SgdSettings(0.9, 5e-4),
+        outer_loss,
+    )
     seconds = time.perf_counter() - begin
     assert inputs.grad is not None
     return seconds, inputs.grad
@@ -73,7 +80,7 @@ def main() -> None:
         for run in range(1 + arguments.runs):  # the first fills the allocator
             for name, (way, kept) in WAYS.items():
                 torch.manual_seed(1)
-                seconds, gradient = practise(way, kept, pairs)
+                seconds, gradient = timed(way, kept, pairs)
                 gradients.append(gradient)
                 assert (gradient - gradients[0]).norm() < 1e-4 * gradients[0].norm()
                 if run:
@@ -84,7 +91,7 @@ def main() -> None:
             row = {"pairs": count, "way": name, "seconds": round(median, 2), "times_faster": round(first / median, 2)}
             rows.append(row)
             print(row, flush=True)
-    write(RESULTS / "practice.csv", rows)
+    write(RESULTS / "unrolled_training.csv", rows)
 
 
 if __name__ == "__main__":
