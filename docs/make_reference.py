@@ -89,8 +89,8 @@ def recipes_page() -> str:
                 "# Recipes",
                 wrapped(
                     "A YAML file for `pairstill compare`: the keys of a study, and its `rows`. The same names are "
-                    "options of commands: `--towers.image_size 112`, `--student.lr 0.01`, `--settings.iterations 40`. A recipe "
-                    "for `pairstill distill --config` has that command's options as keys."
+                    "options of commands: `--towers.image_size 112`, `--student.lr 0.01`, `--settings.iterations 40`. "
+                    "A recipe for `pairstill distill --config` has that command's options as keys."
                 ),
                 "## Study",
                 fields_table(Study, leave_out=("name", "entries"), more=[("`rows`", "", "The rows; see below.")]),

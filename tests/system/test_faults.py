@@ -17,7 +17,10 @@ from tests.support.killing import made
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 TINY = "--towers.image test_efficientnet@random --towers.image-size 32 --towers.embed-dim 16 --workers 0"
-SHORT = "--settings.inner-epochs 3 --settings.student-width 8 --settings.real-batch 16 --settings.views 0 --student.epochs 2"
+SHORT = (
+    "--settings.inner-epochs 3 --settings.student-width 8 --settings.real-batch 16 --settings.views 0 "
+    "--student.epochs 2"
+)
 STAGES = {
     "prepare": (f"prepare source {TINY} --out", "busy.lock"),
     "experts": ("experts data --count 2 --recipe.epochs 2 --recipe.batch-size 16 --out", "run/busy.lock"),
