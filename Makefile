@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 AUDIT := .audit
 
-.PHONY: demo test lint format audit clean
+.PHONY: demo test lint format docs audit clean
 
 $(READY): pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
@@ -28,6 +28,11 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The reference from the code, then the site in runs/site.
+docs: $(READY)
+	$(BIN)/python docs/make_reference.py
+	$(BIN)/mkdocs build --strict --quiet
 
 # Known faults of what is installed. Needs the network; a package that could not be looked up is an error too.
 audit: $(READY)
