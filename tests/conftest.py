@@ -20,7 +20,10 @@ import torch
 from PIL import Image
 
 from pairstill import api
+from pairstill.distillation.contract import Context
 from pairstill.features.encoded_dataset import EncodedDataset
+from pairstill.methods import METHODS
+from pairstill.runtime.run_folder import Run
 from pairstill.towers.two_tower import Towers
 from pairstill.training.training_recipe import Recipe
 
@@ -195,3 +198,14 @@ def sets(tmp_path_factory, heads_data, heads_bank):
     full = {**rows[0], "method": "full", "pairs": 192, "mean": 2 * rows[0]["mean"]}
     (folder / "results.json").write_text(json.dumps([*rows, full]))
     return folder
+
+
+@pytest.fixture
+def context(heads_data, tmp_path):
+    """`context(method, count, **settings)`: what a method that warms a model up may use, two epochs unless said."""
+
+    def make(method, count=6, **settings):
+        chosen = METHODS[method].settings(**{"epochs": 2, **settings})
+        return Context(method, heads_data.encoded(), count, 0, chosen, Run(tmp_path / "run", {}, resume=True))
+
+    return make

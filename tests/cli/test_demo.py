@@ -1,5 +1,6 @@
 import json
 
+import pytest
 from PIL import Image
 
 from pairstill.cli import demo
@@ -9,6 +10,7 @@ from pairstill.methods.through_training import rehearsal
 from tests.conftest import TINY_HEADS, TINY_RECIPE
 
 
+@pytest.mark.slow
 def test_the_demo_makes_what_it_promises_and_continues(shapes, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "SOURCE", str(shapes))
     monkeypatch.setattr(demo, "TOWERS", TINY_HEADS)

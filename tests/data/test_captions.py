@@ -6,7 +6,6 @@ import pytest
 
 from pairstill.data import captions
 from pairstill.data.captions import ChosenCaptions, StoredCaptions
-from pairstill.runtime.files import digest_of, digest_of_items
 
 SAID = ["a dog", 'says "no"', "two\nlines\u2028three", "", "été 犬", "last"]
 
@@ -43,8 +42,3 @@ def test_chosen_captions_are_those_rows(stored):
             and chosen[-1] == "été 犬"
             and chosen[1:] == [SAID[0], SAID[4]]
         )
-
-
-def test_a_digest_of_items_is_that_of_their_list():
-    for items in ([], SAID, [3, 1, 2], [{"b": 1, "a": [2]}]):
-        assert digest_of_items(iter(items)) == digest_of(items)

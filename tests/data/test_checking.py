@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,43 +11,7 @@ from pairstill.data.checking import check
 from pairstill.data.pair_dataset import PairDataset
 from pairstill.data.sources import SourceSpec, open_source
 from pairstill.errors import PairstillError
-
-
-@dataclass
-class Memory:
-    """An image store in memory."""
-
-    data: list[bytes]
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def name(self, index: int) -> str:
-        return f"p{index}.png"
-
-    def read(self, index: int) -> bytes:
-        return self.data[index]
-
-    def signature(self) -> str:
-        return "memory"
-
-
-def picture(shade: int, width: int = 6) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (width, 5), (shade, 0, 0)).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def dataset(data: list[bytes] | None = None, captions: list[str] | None = None, **changes: object) -> PairDataset:
-    """Six sound pictures with one caption each, 4 / 1 / 1, changed as asked."""
-    data = data or [picture(row, 6 + row) for row in range(6)]
-    captions = captions or [f"caption {row}" for row in range(6)]
-    values = {
-        "links": np.array([[row, row] for row in range(6)]),
-        "splits": {"train": np.arange(4), "val": np.array([4]), "test": np.array([5])},
-        **changes,
-    }
-    return PairDataset("toy", Memory(data), captions, **values)
+from tests.data.conftest import Memory, dataset, picture
 
 
 def swapped(row: int, value: bytes) -> list[bytes]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import struct
 import subprocess
 import sys
@@ -15,17 +14,13 @@ from PIL import Image, ImageFile
 from pairstill.data.decoding import decode, load_pixels, map_chunks, to_square
 from pairstill.data.sources.image_files import FileImages
 from pairstill.errors import PairstillError
+from tests.data.conftest import noise, store
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
-
-
-def noise(width: int, height: int, seed: int = 0) -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(pixels)
 
 
 def bomb(width: int, height: int) -> bytes:
@@ -36,13 +31,6 @@ def bomb(width: int, height: int) -> bytes:
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
-
-
-def store(folder: Path, count: int) -> FileImages:
-    for row in range(count):
-        noise(20 + row % 5, 16, row).save(folder / f"{row}.png")
-    names = [f"{row}.png" for row in range(count)]
-    return FileImages(folder, names, [f"row {row}" for row in range(count)])
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
@@ -141,6 +129,7 @@ def die(images: FileImages, rows: np.ndarray) -> None:
     os._exit(3)
 
 
+@pytest.mark.crash
 def test_a_dead_worker_is_an_error_for_the_person(tmp_path: Path) -> None:
     with pytest.raises(PairstillError, match="Set workers to 0"):
         list(map_chunks(die, store(tmp_path, 4), range(4), workers=1, chunk=2))
@@ -160,11 +149,6 @@ def test_a_script_without_main_guard_ends_with_an_error(tmp_path: Path) -> None:
     )
     run = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=50)
     assert run.returncode == 1 and "a worker process ended before its work was done" in run.stderr
-
-
-def test_file_store_pickles(tmp_path: Path) -> None:
-    images = store(tmp_path, 2)
-    assert pickle.loads(pickle.dumps(images)).read(1) == images.read(1)
 
 
 def test_importing_pictures_and_sources_does_not_import_torch_or_datasets() -> None:

@@ -8,7 +8,7 @@ from pairstill.distillation.unrolled_dual_form import backward_through_dual_form
 from pairstill.distillation.unrolled_training import SgdSettings, backward_through_training
 from pairstill.towers.heads import build_head
 from pairstill.towers.two_tower import TwoTower
-from tests.distillation.test_unrolled_training import outer_loss_of
+from tests.support.students import outer_loss_of
 
 SGD = SgdSettings(momentum=0.6, weight_decay=0.05)
 BATCHES = [torch.tensor(rows) for rows in ([0, 1, 2], [3, 4, 0], [2, 1, 4], [1, 3, 0])]

@@ -1,4 +1,3 @@
-import copy
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,20 +8,9 @@ import torch
 from pairstill.distillation import unrolled_training
 from pairstill.distillation.unrolled_training import SgdSettings, backward_through_training
 from pairstill.training.losses import info_nce
-from tests.distillation.test_trajectory_loss import BATCHES, problem
+from tests.support.students import BATCHES, outer_loss_of, problem
 
 SGD = SgdSettings(momentum=0.6, weight_decay=0.05)
-
-
-def outer_loss_of(student):
-    random = torch.Generator().manual_seed(9)
-    inputs, texts = (torch.randn(7, width, generator=random, dtype=torch.float64) for width in (5, 4))
-    model = copy.deepcopy(student.model).eval()
-
-    def outer_loss(parameters):
-        return info_nce(*torch.func.functional_call(model, parameters, (inputs, texts)))
-
-    return outer_loss
 
 
 def unrolled_by_autograd(student, start, data, batches, sgd, outer_loss):
@@ -125,6 +113,7 @@ print(peak_mib())
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_graphs_of_more_steps_than_are_kept():
     def peak(steps, way):
         command = [sys.executable, "-c", MEMORY, str(steps), way]

@@ -1,5 +1,3 @@
-import csv
-import json
 from dataclasses import replace
 
 import pytest
@@ -7,13 +5,11 @@ import torch
 
 from pairstill import api
 from pairstill.errors import PairstillError
-from pairstill.evaluation.scoring import as_read_by, evaluate, evaluate_full
-from pairstill.sets.distilled_set import DistilledSet
-from pairstill.studies.tables import results_table, write_results
+from pairstill.evaluation.scoring import as_read_by, evaluate, evaluate_full, with_nearest_captions
+from pairstill.sets.distilled_set import DistilledSet, load
 from pairstill.training.protocols import PROTOCOLS, protocol_named
 from pairstill.training.training_recipe import Recipe
-
-QUICK = Recipe(epochs=4, momentum=0.9, batch_size=16)
+from tests.support.distilling import QUICK
 
 
 def test_five_seeds_give_a_mean_and_its_deviation(heads_data, tmp_path):
@@ -77,19 +73,9 @@ def test_pictures_are_read_in_the_other_encoders_normalisation(heads_data, tmp_p
     torch.testing.assert_close(again, made.images, rtol=1e-4, atol=1e-5)
 
 
-def test_other_towers_change_only_what_is_named(heads_data, tmp_path):
-    made = api.distill(heads_data, tmp_path / "set", "random", 4)
-    row = api.evaluate(made, heads_data, seeds=1, towers={"image": "test_resnet@random"})
-    assert row.towers == "test_resnet@random@32 + minilm, heads"
-    with pytest.raises(PairstillError, match="unknown towers option 'imag'"):
-        api.evaluate(made, heads_data, towers={"imag": "x"})
-
-
-def test_tables(heads_data, tmp_path):
-    row = evaluate_full(heads_data.encoded(), protocol_named("clean"), 1, recipe=QUICK)
-    write_results(tmp_path / "rows.json", [row, replace(row, method="mdm")])
-    write_results(tmp_path / "rows.csv", [row])
-    assert [r["method"] for r in json.loads((tmp_path / "rows.json").read_text())] == ["full", "mdm"]
-    with (tmp_path / "rows.csv").open() as file:
-        assert float(next(csv.DictReader(file))["mean"]) == pytest.approx(row.mean, abs=1e-3)
-    assert results_table([row]).row_count == 1
+def test_nearest_captions_are_read_by_the_students_encoder(heads_data, tmp_path):
+    api.distill(heads_data, tmp_path / "set", "random", 4)
+    made, encoded = load(tmp_path / "set"), heads_data.encoded()
+    same = with_nearest_captions(encoded, made)
+    torch.testing.assert_close(same.texts, made.texts)  # a real pair's nearest caption is its own
+    assert torch.equal(same.images, made.images)

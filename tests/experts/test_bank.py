@@ -6,22 +6,8 @@ import torch
 from pairstill import api
 from pairstill.errors import PairstillError
 from pairstill.experts.bank import Bank
-from pairstill.experts.teacher_weights import TEACHERS, merged
-from tests.conftest import TINY_HEADS, TINY_RECIPE
-
-ANCHOR = {"w": torch.zeros(3, 4), "b": torch.zeros(5)}
-
-
-def expert(seed, epochs=3):
-    random = torch.Generator().manual_seed(seed)
-    return [{name: 0.3 + torch.randn(p.shape, generator=random) for name, p in ANCHOR.items()} for _ in range(epochs)]
-
-
-def small_bank(folder, experts=3, packed=True):
-    bank = Bank.create(folder, ANCHOR, {"image": "a"}, "data1", {"epochs": 3}, packed)
-    for number in range(experts):
-        bank.add(number, expert(number))
-    return bank
+from tests.conftest import TINY_HEADS
+from tests.experts.conftest import ANCHOR, expert, small_bank
 
 
 def test_checkpoints_come_back_as_nearly_as_six_bits_can_say(tmp_path):
@@ -75,41 +61,6 @@ def test_gram_is_made_again_when_experts_are_added(tmp_path):
     assert Bank.open(tmp_path).gram.shape == (2, 9, 9)
 
 
-def test_merged_teacher_is_the_formula_on_two_different_experts(tmp_path):
-    bank = small_bank(tmp_path)
-    drawn = merged(bank, torch.Generator().manual_seed(5), experts=2, alpha=0.5)
-    candidates = []
-    for i, first in enumerate(bank.checkpoints):
-        for j, second in enumerate(bank.checkpoints):
-            if first.expert != second.expert:
-                a, b = bank.parameters(i), bank.parameters(j)
-                mixed = {}
-                for name, start in ANCHOR.items():
-                    d1, d2 = (a[name] - start).double(), (b[name] - start).double()
-                    inner = (d1 * d2).sum()
-                    ratio = 2 * inner / (d1.norm() * d2.norm() + inner) if inner > 0 else 0.0
-                    mixed[name] = (start + 0.5 * ratio * 0.5 * (d1 + d2)).float()
-                candidates.append(mixed)
-    assert any(all(torch.allclose(drawn[n], c[n], atol=1e-6) for n in ANCHOR) for c in candidates)
-
-
-def test_every_teacher_has_the_anchors_parameters(tmp_path):
-    bank = small_bank(tmp_path)
-    for draw in TEACHERS.values():
-        weights = draw(bank, torch.Generator().manual_seed(0), 2, 0.5)
-        assert {name: value.shape for name, value in weights.items()} == {n: p.shape for n, p in ANCHOR.items()}
-    fine_tuned = TEACHERS["fine-tuned"](bank, torch.Generator().manual_seed(0), 2, 0.5)
-    lasts = [bank.parameters(bank.rows_of(e)[-1]) for e in bank.experts]
-    assert any(torch.equal(fine_tuned["w"], last["w"]) for last in lasts)
-    assert torch.equal(TEACHERS["pretrained"](bank, torch.Generator(), 2, 0.5)["w"], ANCHOR["w"])
-
-
-def test_too_few_experts_is_said(tmp_path):
-    bank = small_bank(tmp_path, experts=2)
-    with pytest.raises(PairstillError, match="the bank has 2 experts; this teacher needs 3"):
-        merged(bank, torch.Generator(), experts=3, alpha=0.5)
-
-
 def test_a_changed_checkpoint_is_refused(tmp_path):
     small_bank(tmp_path)
     path = tmp_path / "expert-001" / "epoch-002.safetensors"
@@ -135,51 +86,18 @@ def test_a_bank_of_other_towers_or_data_is_refused(tmp_path):
         bank.check({"image": "a"}, "data2")
 
 
-def test_experts_share_an_anchor_and_can_be_added(heads_data, tmp_path):
-    bank = api.train_experts(heads_data, tmp_path / "bank", 1, TINY_RECIPE)
-    first = bank.parameters(0)
-    again = api.train_experts(heads_data, tmp_path / "bank", 2, TINY_RECIPE)
-    assert again.experts == [0, 1]
-    assert torch.equal(again.parameters(0)["text_head.projection.weight"], first["text_head.projection.weight"])
-    assert not torch.equal(again.parameters(2)["text_head.projection.weight"], first["text_head.projection.weight"])
-    straight = api.train_experts(heads_data, tmp_path / "straight", 2, TINY_RECIPE)
-    assert [c.sha256 for c in straight.checkpoints] == [c.sha256 for c in again.checkpoints]
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_an_expert_killed_in_training_comes_to_the_same_end(heads_data, tmp_path, monkeypatch, momentum):
-    recipe = replace(TINY_RECIPE, epochs=3, momentum=momentum)
-    straight = api.train_experts(heads_data, tmp_path / "straight", 2, recipe)
-    write, epochs_written = Bank.write_epoch, []
-
-    def killed(bank, expert, epoch, parameters):
-        if (expert, epoch) == (1, 3):
-            raise KeyboardInterrupt
-        epochs_written.append((expert, epoch))
-        write(bank, expert, epoch, parameters)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Bank, "write_epoch", killed)
-        with pytest.raises(KeyboardInterrupt):
-            api.train_experts(heads_data, tmp_path / "killed", 2, recipe)
-    assert Bank.open(tmp_path / "killed").experts == [0]
-
-    def counted(bank, expert, epoch, parameters):
-        epochs_written.append((expert, epoch))
-        write(bank, expert, epoch, parameters)
-
-    monkeypatch.setattr(Bank, "write_epoch", counted)
-    again = api.train_experts(heads_data, tmp_path / "killed", 2, recipe)
-    assert [row.sha256 for row in again.checkpoints] == [row.sha256 for row in straight.checkpoints]
-    assert len(epochs_written) == (6 if momentum == 0 else 8)  # what was trained is not trained again
-
-
-def test_another_recipe_can_not_be_added(heads_data, heads_bank, tmp_path):
-    with pytest.raises(PairstillError, match=r"recipe.lr: 0.1 then, 0.05 now"):
-        api.train_experts(heads_data, heads_bank.folder, 5, replace(TINY_RECIPE, lr=0.05))
-
-
 def test_a_bank_for_other_towers_is_refused_by_distill(shapes, heads_bank, tmp_path):
     other = api.prepare(str(shapes), tmp_path / "data", replace(TINY_HEADS, embed_dim=8), workers=0)
     with pytest.raises(PairstillError, match="embed_dim is 16 there and 8 here"):
         api.distill(other, tmp_path / "set", pairs=4, bank=heads_bank)
+
+
+def test_the_first_experts_of_a_bank_are_a_bank(heads_bank):
+    part = heads_bank.first(2)
+    assert part.experts == [0, 1]
+    rows = [i for i, row in enumerate(heads_bank.checkpoints) if row.expert < 2]
+    assert torch.equal(part.gram, heads_bank.gram[:, rows][:, :, rows])
+    assert part.fingerprint() != heads_bank.fingerprint()
+    assert Bank.open(heads_bank.folder).first(None).experts == heads_bank.experts
+    with pytest.raises(PairstillError, match="not 9"):
+        heads_bank.first(9)

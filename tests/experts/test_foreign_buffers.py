@@ -31,7 +31,7 @@ def save(folder, image, text):
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
-@pytest.mark.parametrize("kind", ["heads_data", "full_data"])
+@pytest.mark.parametrize("kind", ["heads_data", pytest.param("full_data", marks=pytest.mark.slow)])
 def test_buffers_become_a_bank_that_distils(kind, as_dict, request, tmp_path):
     data = request.getfixturevalue(kind)
     image, text = trajectories(data.encoded(), as_dict=as_dict)

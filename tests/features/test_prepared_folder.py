@@ -5,17 +5,9 @@ import pytest
 
 from pairstill import api
 from pairstill.errors import PairstillError
-from pairstill.features import feature_cache
-from pairstill.features.feature_cache import cached_matrix
 from pairstill.features.prepared_folder import open_prepared
 from pairstill.runtime.files import read_manifest, write_manifest
-from pairstill.runtime.row_matrix import in_memory
-from tests.conftest import TINY_HEADS, draw, write_shapes
-
-
-@pytest.fixture
-def own_shapes(tmp_path):
-    return write_shapes(tmp_path / "shapes", 40)
+from tests.conftest import TINY_HEADS, draw
 
 
 def test_a_prepared_dataset_opens_as_it_was(own_shapes, tmp_path):
@@ -25,17 +17,6 @@ def test_a_prepared_dataset_opens_as_it_was(own_shapes, tmp_path):
     assert opened.towers == TINY_HEADS
     assert list(opened.dataset.captions) == list(made.dataset.captions)
     assert np.array_equal(opened.dataset.links, made.dataset.links)
-
-
-def test_nothing_is_computed_twice(own_shapes, tmp_path, monkeypatch):
-    first = api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS).encoded().image_features
-
-    def never(*_args, **_kwargs):
-        raise AssertionError("computed again")
-
-    monkeypatch.setattr(feature_cache, "load_pixels", never)
-    again = api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS).encoded().image_features
-    assert np.array_equal(in_memory(first), in_memory(again))
 
 
 def test_other_options_in_the_same_folder_are_refused(own_shapes, tmp_path):
@@ -83,56 +64,6 @@ def test_a_source_that_moved_is_said(own_shapes, tmp_path):
     shutil.move(own_shapes, tmp_path / "elsewhere")
     with pytest.raises(PairstillError, match="does not exist"):
         open_prepared(tmp_path / "data")
-
-
-def test_a_matrix_goes_on_where_it_was_killed(tmp_path):
-    starts = []
-
-    def compute(start):
-        starts.append(start)
-        for row in range(start, 10, 2):
-            if row == 6 and len(starts) == 1:
-                raise KeyboardInterrupt
-            yield np.full((2, 3), row, dtype=np.float32)
-
-    path = tmp_path / "m.npy"
-    with pytest.raises(KeyboardInterrupt):
-        cached_matrix(path, (10, 3), "float32", compute, "test")
-    assert not path.exists()
-    matrix = cached_matrix(path, (10, 3), "float32", compute, "test")
-    assert starts == [0, 6]
-    assert matrix[:, 0].tolist() == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8]
-    cached_matrix(path, (10, 3), "float32", compute, "test")
-    assert starts == [0, 6]
-
-
-def test_a_stale_note_is_not_believed(tmp_path):
-    def compute(start):
-        yield np.arange(start, 6, dtype=np.float32)[:, None]
-
-    def stopped(start):
-        raise KeyboardInterrupt
-        yield
-
-    path = tmp_path / "m.npy"
-    cached_matrix(path, (6, 1), "float32", compute, "test")
-    path.with_suffix(".json").unlink()  # killed after the rename, before the record
-    path.with_suffix(".partial.json").write_text('{"rows": 6}')
-    with pytest.raises(KeyboardInterrupt):
-        cached_matrix(path, (6, 1), "float32", stopped, "test")
-    assert cached_matrix(path, (6, 1), "float32", compute, "test")[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_a_damaged_matrix_is_computed_again(tmp_path):
-    def compute(start):
-        yield np.arange(start, 6, dtype=np.float32)[:, None]
-
-    path = tmp_path / "m.npy"
-    cached_matrix(path, (6, 1), "float32", compute, "test")
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 0xFF
-    path.write_bytes(data)
-    assert cached_matrix(path, (6, 1), "float32", compute, "test")[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_newer_format_is_refused(own_shapes, tmp_path):

@@ -8,14 +8,18 @@ from pairstill.errors import PairstillError
 from pairstill.features.subset_selection import (
     SELECTIONS,
     PairFeatures,
+    cells_of,
     choose_pairs,
     clusters_of,
     herding,
     k_center,
     kmeans,
     kmeans_pairs,
+    mean_texts_of,
 )
-from pairstill.runtime.row_matrix import in_memory
+from pairstill.runtime import row_matrix
+from pairstill.runtime.row_matrix import in_memory, sample
+from tests.support.vectors import unit
 
 
 def features(images=60, per_image=2, seed=0):
@@ -117,3 +121,43 @@ def test_kmeans_repeats_to_the_bit_with_many_rows():
         assert members[row] == cluster
         assert cosine[row] == cosine[members == cluster].max()
     assert all(torch.equal(chosen, kmeans_pairs(rows, 20, seed=0)) for _ in range(5))
+
+
+def test_cells_and_their_mean_texts_are_as_one_would_count_them():
+    features = PairFeatures(unit(20, 3), unit(30, 4, seed=1), torch.stack([torch.arange(30) % 20, torch.arange(30)], 1))
+    rows, joint = torch.tensor([4, 11, 25]), in_memory(features.joint_rows())
+    members = [[], [], []]
+    for number, row in enumerate(joint):
+        cosines = [torch.cosine_similarity(row, joint[centre], dim=0).item() for centre in rows]
+        members[cosines.index(max(cosines))].append(number)
+    cells = cells_of(features, rows)
+    assert [torch.nonzero(cells == k).flatten().tolist() for k in range(3)] == members
+    for found, cell in zip(mean_texts_of(features, cells), members, strict=True):
+        torch.testing.assert_close(found, sum(features.texts[n] for n in cell) / len(cell))
+
+
+def test_twins_leave_no_cell_empty():
+    twins = torch.ones(3, 2)
+    features = PairFeatures(twins, twins, torch.stack([torch.arange(3), torch.arange(3)], 1))
+    assert torch.isfinite(mean_texts_of(features, cells_of(features, torch.tensor([0, 2])))).all()
+
+
+def test_of_equal_rows_the_first_stands_for_its_cluster_whatever_the_blocks(monkeypatch):
+    corners = 10 * torch.eye(3).repeat(8, 1)
+    for at_once in (24, 5):
+        monkeypatch.setattr(row_matrix, "ROWS_AT_ONCE", at_once)
+        features = PairFeatures(corners, corners, torch.arange(24).unsqueeze(1).repeat(1, 2))
+        assert sorted(choose_pairs("kmeans", features, 3, seed=0).tolist()) == [0, 1, 2]
+
+
+def test_kmeans_sees_a_sample_of_many_rows_only(monkeypatch):
+    matrix = torch.randn(4000, 4, generator=torch.Generator().manual_seed(0))
+    whole = kmeans(matrix, 5, seed=0)
+    monkeypatch.setattr("pairstill.features.subset_selection.ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr("pairstill.features.subset_selection.SAMPLED_ROWS", 4000)
+    assert torch.equal(kmeans(matrix, 5, seed=0), whole)
+    monkeypatch.setattr("pairstill.features.subset_selection.SAMPLED_ROWS", 3999)
+    less = kmeans(matrix, 5, seed=0)
+    assert not torch.equal(less, whole)
+    assert torch.equal(kmeans(matrix, 5, seed=0), less)
+    assert torch.equal(kmeans(sample(matrix, 3999, 0), 5, seed=0), less)

@@ -44,6 +44,10 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+RAY = pytest.param("ray", marks=pytest.mark.slow)
+"""To start a cluster takes some seconds."""
+
+
 @pytest.fixture(scope="module")
 def cluster():
     """A cluster of two workers on this machine."""
@@ -54,7 +58,7 @@ def cluster():
     ray.shutdown()
 
 
-@pytest.fixture(params=["here", "processes", "ray"])
+@pytest.fixture(params=["here", "processes", RAY])
 def launcher(request):
     if request.param == "ray":
         return request.getfixturevalue("cluster")
@@ -84,6 +88,8 @@ def test_a_bug_is_told_by_its_name():
     assert outcome.error == "RuntimeError: a bug"
 
 
+@pytest.mark.slow
+@pytest.mark.crash
 @pytest.mark.parametrize("kind", ["processes", "ray"])
 def test_a_worker_that_dies_is_started_again(kind, request, tmp_path):
     launcher = request.getfixturevalue("cluster") if kind == "ray" else Processes(2)
@@ -95,11 +101,14 @@ def test_a_worker_that_dies_is_started_again(kind, request, tmp_path):
     assert outcomes["b"].value == 25
 
 
+@pytest.mark.slow
+@pytest.mark.crash
 def test_a_task_that_kills_every_worker_is_given_up():
     (outcome,) = Processes(1).run([Task("deadly", die)])
     assert outcome.error == "its process was killed by signal 9 (out of memory?)"
 
 
+@pytest.mark.slow
 def test_experts_are_the_same_wherever_they_train(launcher, heads_data, heads_bank, tmp_path):
     bank = api.train_experts(heads_data, tmp_path / "bank", 3, TINY_RECIPE, launcher=launcher)
     assert [row.sha256 for row in sorted(bank.checkpoints, key=lambda row: row.file)] == [
@@ -120,6 +129,8 @@ def workers(kind):
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.crash
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 @pytest.mark.parametrize("kind", ["processes", "ray"])
 def test_an_expert_whose_worker_is_killed_keeps_its_epochs(kind, request, heads_data, tmp_path):
@@ -154,6 +165,7 @@ def test_the_command_says_what_it_needs():
         launcher_named("local", 2, "auto")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["processes", "ray"])
 def test_features_are_the_same_wherever_they_are_computed(kind, request, heads_data, tmp_path, monkeypatch):
     """Two parts of 160 pictures, of which the first was there before, and three of 320 captions."""
@@ -177,6 +189,7 @@ def test_features_are_the_same_wherever_they_are_computed(kind, request, heads_d
     assert all((heads_data.folder / "features" / name).read_bytes() == content for name, content in made.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "what"), [("processes", "set"), ("ray", "set"), ("ray", "full")])
 def test_students_score_the_same_wherever_they_train(kind, what, request, heads_data, tmp_path):
     launcher = request.getfixturevalue("cluster") if kind == "ray" else Processes(2)

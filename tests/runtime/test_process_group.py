@@ -14,6 +14,8 @@ from pairstill.runtime.run_folder import read_events
 from pairstill.sets.distilled_set import load
 from pairstill.towers.passes import Passes
 
+pytestmark = pytest.mark.slow
+
 REHEARSAL = {
     "iterations": 4,
     "check_every": 2,

@@ -5,11 +5,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pairstill.features.subset_selection import PairFeatures, cells_of, choose_pairs, kmeans, mean_texts_of
+from pairstill.features.subset_selection import PairFeatures, cells_of, choose_pairs, mean_texts_of
 from pairstill.runtime import row_matrix
 from pairstill.runtime.row_matrix import RowSubset, StoredMatrix, UnitRows, blocks, in_memory, sample
-from pairstill.sets import distilled_set
-from pairstill.sets.distilled_set import nearest_captions
 
 
 @pytest.fixture
@@ -79,38 +77,3 @@ def test_small_blocks_from_disk_choose_what_one_block_in_memory_does(stored, kin
     assert torch.equal(choose_pairs(kind, lazy, 7, seed=1), expected)
     assert torch.equal(cells_of(lazy, expected), cells)
     torch.testing.assert_close(mean_texts_of(lazy, cells), means)
-
-
-def test_of_equal_rows_the_first_stands_for_its_cluster_whatever_the_blocks(monkeypatch):
-    corners = 10 * torch.eye(3).repeat(8, 1)
-    for at_once in (24, 5):
-        monkeypatch.setattr(row_matrix, "ROWS_AT_ONCE", at_once)
-        features = PairFeatures(corners, corners, torch.arange(24).unsqueeze(1).repeat(1, 2))
-        assert sorted(choose_pairs("kmeans", features, 3, seed=0).tolist()) == [0, 1, 2]
-
-
-def test_kmeans_sees_a_sample_of_many_rows_only(monkeypatch):
-    matrix = torch.randn(4000, 4, generator=torch.Generator().manual_seed(0))
-    whole = kmeans(matrix, 5, seed=0)
-    monkeypatch.setattr("pairstill.features.subset_selection.ROWS_PER_CLUSTER", 1)
-    monkeypatch.setattr("pairstill.features.subset_selection.SAMPLED_ROWS", 4000)
-    assert torch.equal(kmeans(matrix, 5, seed=0), whole)
-    monkeypatch.setattr("pairstill.features.subset_selection.SAMPLED_ROWS", 3999)
-    less = kmeans(matrix, 5, seed=0)
-    assert not torch.equal(less, whole)
-    assert torch.equal(kmeans(matrix, 5, seed=0), less)
-    assert torch.equal(kmeans(sample(matrix, 3999, 0), 5, seed=0), less)
-
-
-def test_nearest_captions_in_blocks_are_those_of_all_scores(monkeypatch):
-    random = torch.Generator().manual_seed(0)
-    texts, real = torch.randn(9, 5, generator=random), torch.randn(200, 5, generator=random)
-    real[100:110] = real[:10]  # some captions are there twice
-    names = [f"caption {row % 100 if 100 <= row < 110 else row}" for row in range(200)]
-    slow = []
-    for text in texts:
-        order = torch.cosine_similarity(text[None], real).argsort(descending=True, stable=True).tolist()
-        slow.append(list(dict.fromkeys(names[row] for row in order))[:3])
-    for at_once in (65536, 200, 7, 1):
-        monkeypatch.setattr(distilled_set, "CAPTIONS_AT_ONCE", at_once)
-        assert nearest_captions(texts, real, names) == slow

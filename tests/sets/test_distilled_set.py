@@ -5,6 +5,7 @@ import torch
 
 import pairstill
 from pairstill.errors import PairstillError
+from pairstill.sets import distilled_set
 from pairstill.sets.distilled_set import DistilledSet, load, nearest_captions
 
 INFO = {
@@ -138,3 +139,17 @@ def test_a_full_disk_leaves_no_half_written_set(tmp_path, monkeypatch):
         example().save(tmp_path)
     left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert left == {name: data for name, data in before.items() if name != "distilled.json"}
+
+
+def test_nearest_captions_in_blocks_are_those_of_all_scores(monkeypatch):
+    random = torch.Generator().manual_seed(0)
+    texts, real = torch.randn(9, 5, generator=random), torch.randn(200, 5, generator=random)
+    real[100:110] = real[:10]  # some captions are there twice
+    names = [f"caption {row % 100 if 100 <= row < 110 else row}" for row in range(200)]
+    slow = []
+    for text in texts:
+        order = torch.cosine_similarity(text[None], real).argsort(descending=True, stable=True).tolist()
+        slow.append(list(dict.fromkeys(names[row] for row in order))[:3])
+    for at_once in (65536, 200, 7, 1):
+        monkeypatch.setattr(distilled_set, "CAPTIONS_AT_ONCE", at_once)
+        assert nearest_captions(texts, real, names) == slow

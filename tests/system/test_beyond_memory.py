@@ -20,6 +20,7 @@ beyond_memory.measure(int(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_stage_holds_the_features_in_memory(tmp_path):
     """200,000 pairs are 122 MiB of features and 12 MiB of captions; links and their like are some 15."""

@@ -8,12 +8,16 @@ import pytest
 
 from pairstill.show.report.page import write_report
 from tests.conftest import ROOT
-from tests.show.serve.test_app import Server, root  # noqa: F401 (a fixture)
+from tests.show.serve.conftest import root  # noqa: F401 (a fixture)
+from tests.support.serving import Server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SCREENSHOTS = ROOT / "runs" / "screenshots"
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install -y chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install -y chromium"),
+]
 
 
 @pytest.fixture(scope="module")

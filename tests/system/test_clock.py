@@ -14,7 +14,8 @@ from pairstill.runtime.run_folder import Run, read_events
 from pairstill.show.serve.served_folder import ServedFolder, progress_of
 from pairstill.training.training_recipe import Recipe
 from tests.conftest import TINY_HEADS, write_shapes
-from tests.distillation.test_runner import distill, files_of, settings_of
+from tests.methods.test_conformance import settings_of
+from tests.support.distilling import distill, files_of
 from tests.support.killing import made
 
 DAY = 86_400.0

@@ -14,7 +14,7 @@ from tests.conftest import write_shapes
 from tests.support.forking import Commands
 from tests.support.killing import made
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = [pytest.mark.crash, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 TINY = "--towers.image test_efficientnet@random --towers.image-size 32 --towers.embed-dim 16 --workers 0"
 SHORT = (
@@ -129,6 +129,7 @@ def stopped_at_work(commands, folder, line, lock):
     return process
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_and_the_first_is_not_disturbed(place, straight, commands, tmp_path):
     firsts, seconds = {}, {}
     for stage, (line, lock) in STAGES.items():
@@ -161,7 +162,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(place, strai
     code = commands.fill_disk(disk, asked, output)
     said = output.read_text()
     if "no mounts of one's own" in said or "no disk in memory" in said:
-        pytest.skip("no disk can be mounted here; test_run.py has a limit on the size of files instead")
+        pytest.skip("no disk can be mounted here; runtime/test_files.py has a limit on the size of files instead")
     assert code == 0, said
     found = json.loads(said.splitlines()[-1])
     assert {stage: found[stage] for stage in straight} == straight

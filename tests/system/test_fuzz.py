@@ -163,6 +163,8 @@ def every_kind(root, config):
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.crash
 def test_no_damaged_file_is_taken_for_a_whole_one(kinds):
     random, refused, unchanged = np.random.default_rng(0), 0, 0
     for kind in kinds:

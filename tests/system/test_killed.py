@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 
 @pytest.mark.parametrize("stage", ["prepare", "experts", "distil", "compare"])

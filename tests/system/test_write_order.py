@@ -11,9 +11,13 @@ from pairstill.sets.exports import FORMATS, export
 from pairstill.show.report.page import write_report
 from pairstill.training.training_recipe import Recipe
 from tests.conftest import TINY_HEADS, write_shapes
-from tests.distillation.test_runner import distill, settings_of
+from tests.methods.test_conformance import settings_of
+from tests.support.distilling import distill
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to name open files")
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to name open files"),
+]
 NOT_PUBLISHED = {"events.jsonl", "scores.jsonl"}
 """Lines are added to these as things happen; a line that is lost is only not shown."""
 

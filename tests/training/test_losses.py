@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from pairstill.errors import PairstillError
 from pairstill.training.losses import (
@@ -20,6 +22,7 @@ from pairstill.training.losses import (
     info_nce,
     kernel_energy,
     laplacian_kernel,
+    weighted_bce,
 )
 
 
@@ -171,3 +174,22 @@ def test_other_kernels_agree_with_their_definition_on_one_pair():
     a, b = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     assert chordal_kernel(a, b, 0.5).item() == pytest.approx(math.exp(-2 / 0.5))
     assert laplacian_kernel(a, b, 0.5).item() == pytest.approx(math.exp(-4))
+
+
+def test_weighted_bce_is_two_means():
+    torch.manual_seed(0)
+    images, texts = (nn.functional.normalize(torch.randn(4, 3, dtype=torch.float64), dim=-1) for _ in range(2))
+    targets = torch.rand(4, 4, dtype=torch.float64)
+    near, far = [], []
+    for i, j in itertools.product(range(4), repeat=2):
+        p = torch.sigmoid(images[i] @ texts[j] / 0.07)
+        entry = -(targets[i, j] * p.log() + (1 - targets[i, j]) * (1 - p).log())
+        (near if targets[i, j] > 0.5 else far).append(entry)
+    expected = (sum(near) / len(near) + sum(far) / len(far)) / 2
+    torch.testing.assert_close(weighted_bce(images, texts, targets), expected)
+
+
+def test_weighted_bce_of_one_kind_only_is_its_mean():
+    images = texts = torch.eye(2)
+    assert torch.isfinite(weighted_bce(images, texts, torch.ones(2, 2)))
+    assert torch.isfinite(weighted_bce(images, texts, torch.zeros(2, 2)))

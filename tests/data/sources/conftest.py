@@ -10,6 +10,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from pairstill.data.pair_dataset import PairDataset
+from pairstill.data.sources import SourceSpec, open_source
+
+Parquet = Callable[[str, list[dict[str, Any]]], Path]
+Shard = Callable[..., Path]
+
 
 def picture(shade: int, kind: str = "PNG") -> bytes:
     """A small picture that differs from those of other shades."""
@@ -62,3 +68,11 @@ def parquet(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+def opened(source: object, cache: Path, **settings: Any) -> PairDataset:
+    return open_source(SourceSpec(str(source), **settings), cache / "cache")
+
+
+def sizes(dataset: PairDataset) -> dict[str, int]:
+    return {name: len(rows) for name, rows in dataset.splits.items()}

@@ -4,30 +4,16 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pairstill.data.decoding import load_pixels
-from pairstill.data.pair_dataset import PairDataset
-from pairstill.data.sources import SourceSpec, open_source, streaming
+from pairstill.data.sources import SourceSpec, open_source
 from pairstill.data.sources.hub import expand_braces
 from pairstill.errors import PairstillError
-
-from .conftest import picture
-
-Parquet = Callable[[str, list[dict[str, Any]]], Path]
-Shard = Callable[..., Path]
-
-
-def opened(source: object, cache: Path, **settings: Any) -> PairDataset:
-    return open_source(SourceSpec(str(source), **settings), cache / "cache")
-
-
-def sizes(dataset: PairDataset) -> dict[str, int]:
-    return {name: len(rows) for name, rows in dataset.splits.items()}
+from tests.data.sources.conftest import Parquet, Shard, opened, picture, sizes
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -96,44 +82,6 @@ def test_pixels_in_workers(tmp_path: Path, shard: Shard) -> None:
     assert [int(pixels[0, 0, 0]) for batch in batches for pixels in batch] == list(range(8))
 
 
-def test_streaming_with_limit_resumes(tmp_path: Path, parquet: Parquet, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"image": picture(row), "caption": f"c{row}"} for row in range(30)]
-    path = parquet("all.parquet", rows)
-    monkeypatch.setattr(streaming, "SHARD_ROWS", 4)
-    seen: list[int] = []
-    real = streaming._write
-
-    def failing(target: Path, batch: list[dict[str, Any]]) -> None:
-        seen.append(len(batch))
-        if len(seen) == 3:
-            raise PairstillError("disk full")
-        real(target, batch)
-
-    monkeypatch.setattr(streaming, "_write", failing)
-    with pytest.raises(PairstillError, match="disk full"):
-        opened(path, tmp_path, streaming=True, limit=10)
-    assert len(list((tmp_path / "cache/streams").rglob("*.parquet"))) == 2
-    dataset = opened(path, tmp_path, streaming=True, limit=10)
-    assert seen == [4, 4, 2, 2]
-    assert list(dataset.captions) == [f"c{row}" for row in range(10)]
-    monkeypatch.setattr(streaming, "_rows", lambda *_: pytest.fail("a finished stream is read again"))
-    assert len(opened(path, tmp_path, streaming=True, limit=10).images) == 10
-
-
-def test_a_stream_that_breaks_says_how_to_go_on(
-    tmp_path: Path, parquet: Parquet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = parquet("all.parquet", [{"image": picture(0), "caption": "c"}])
-
-    def broken(*_: Any) -> Any:
-        raise ConnectionResetError("peer went away")
-        yield
-
-    monkeypatch.setattr(streaming, "_rows", broken)
-    with pytest.raises(PairstillError, match=r"after 0 rows of train .*peer went away.*run the same command again"):
-        opened(path, tmp_path, streaming=True)
-
-
 def test_empty_cells_are_left_to_the_check(tmp_path: Path, parquet: Parquet) -> None:
     rows = [{"image": picture(row), "caption": f"c{row}"} for row in range(6)]
     rows[2] = {"image": None, "caption": None}
@@ -145,47 +93,6 @@ def test_empty_cells_are_left_to_the_check(tmp_path: Path, parquet: Parquet) -> 
     with pytest.raises(PairstillError, match="there is no picture"):
         opened(path, tmp_path, streaming=True)
     assert opened(path, tmp_path, streaming=True, on_bad="skip").images.read(2) == b""
-
-
-def test_a_table_cannot_name_files_elsewhere(tmp_path: Path, parquet: Parquet) -> None:
-    (tmp_path / "secret.png").write_bytes(picture(9))
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "ok.png").write_bytes(picture(8))
-    names = ["../secret.png", str(tmp_path / "secret.png"), "ok.png", "gone.png"]
-    names.append(f"file://{tmp_path}/secret.png::hf://datasets/a/b")  # a chain that fsspec would follow
-    rows = [{"image": {"bytes": None, "path": name}, "caption": "c"} for name in names]
-    rows.append({"image": {"bytes": picture(1), "path": "x"}, "caption": "c"})
-    dataset = opened(parquet("set/all.parquet", rows), tmp_path)
-    with pytest.raises(PairstillError, match=r"row 4: .*No such file"):
-        dataset.images.read(4)
-    for row in (0, 1):
-        with pytest.raises(PairstillError, match=f"row {row}: the picture's name .* leads out of"):
-            dataset.images.read(row)
-    assert dataset.images.read(2) == picture(8)
-    with pytest.raises(PairstillError, match=r"row 3: .*gone\.png: No such file"):
-        dataset.images.read(3)
-
-
-@pytest.mark.parametrize(
-    ("row", "settings", "message"),
-    [
-        ({"words": 3, "image": b"x"}, {}, "which column holds the captions.*Set caption_column"),
-        ({"caption": "x"}, {}, "which column holds the picture.*none among: caption"),
-        ({"a": b"x", "b": b"y", "caption": "x"}, {}, "several: a, b. Set image_column"),
-        (
-            {"image": b"x", "caption": "x"},
-            {"image_column": "imag"},
-            "unknown image_column .*Did you mean 'image'",
-        ),
-        ({"image": b"x", "caption": "x"}, {"split_column": "s"}, "unknown split_column"),
-        ({"image": b"x", "caption": "x", "split": "trn"}, {}, "row 0: split is 'trn'"),
-    ],
-)
-def test_columns_that_cannot_be_found(
-    tmp_path: Path, parquet: Parquet, row: dict[str, Any], settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(PairstillError, match=message):
-        opened(parquet("x.parquet", [row]), tmp_path, **settings)
 
 
 @pytest.mark.parametrize(("name", "streaming"), [("x.parquet", False), ("x.parquet", True), ("x.tar", False)])

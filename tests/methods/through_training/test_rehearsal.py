@@ -3,12 +3,10 @@ import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from pairstill import api
-from pairstill.data.augmentation import crop_and_flip, warp
 from pairstill.distillation.functional_student import FunctionalStudent, StudentData
 from pairstill.distillation.student_encoder import RealPairSampler, StudentEncoder
 from pairstill.distillation.unrolled_training import SgdSettings, backward_through_training
@@ -20,13 +18,12 @@ from pairstill.methods.through_training.rehearsal import Settings, cosine, outer
 from pairstill.runtime.files import read_tensors
 from pairstill.runtime.row_matrix import in_memory
 from pairstill.runtime.run_folder import read_events
-from pairstill.runtime.seeds import generator
 from pairstill.sets.initial_record import read_initial_pairs
 from pairstill.training.losses import info_nce
 from pairstill.training.training_loop import TrainingDiverged
 from pairstill.training.training_recipe import Recipe
 from tests.conftest import hidden_test_split
-from tests.distillation.test_trajectory_loss import two_tower
+from tests.support.students import OTHER, two_tower
 
 SHORT = Settings(
     iterations=30,
@@ -204,37 +201,6 @@ def test_pictures_with_a_step_size_of_zero_stay_and_pass_the_backbone_once(heads
     assert (kept["texts"] - first.texts).abs().max() > 1e-3
 
 
-def test_an_outer_loss_takes_every_view_of_an_image_beside_a_caption_of_its_own(heads_data):
-    encoded = heads_data.encoded()
-    train = encoded.split("train")
-    views = torch.from_numpy(np.array(encoded.views(train, 2)))
-    known = torch.cat([encoded.image_features[train.images][:, None], views], dim=1)
-    texts, links = in_memory(train.pairs.texts), {tuple(link) for link in train.pairs.links.tolist()}
-    drawn = [RealPairSampler(train, encoded, 2).draw(20, generator(0, "draw", number)) for number in range(10)]
-    seen = set()
-    for features, words in drawn:
-        for feature, word in zip(features, words, strict=True):
-            picture, view = (known == feature).all(dim=2).nonzero()[0].tolist()
-            captions = (texts == word).all(dim=1).nonzero()[:, 0].tolist()
-            assert any((picture, caption) in links for caption in captions)
-            seen.add(view)
-    assert seen == {0, 1, 2}
-    plain, _ = RealPairSampler(train, encoded).draw(20, generator(0))
-    assert all((known[:, 0] == feature).all(dim=1).any() for feature in plain)
-
-
-def test_the_first_view_is_the_mirrored_picture_and_the_next_a_crop(heads_data):
-    encoded = heads_data.encoded()
-    train = encoded.split("train")
-    pixels = encoded.pictures(train.images)
-    views = torch.from_numpy(np.array(encoded.views(train, 2)))
-    with torch.no_grad():
-        mirrored = encoded.through_backbone(pixels.flip(-1))
-        crops = encoded.through_backbone(warp(pixels, crop_and_flip(len(pixels), generator(0, "view", 1))))
-    torch.testing.assert_close(views[:, 0], mirrored, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(views[:, 1], crops, rtol=1e-3, atol=1e-3)
-
-
 def test_more_students_average_their_outer_losses(heads_data, tmp_path, monkeypatch):
     seen = []
     original = rehearsal.backward_through_dual_form
@@ -319,21 +285,6 @@ def test_inner_students_are_as_wide_as_evaluated_ones(heads_data, tmp_path, monk
     assert seen == [width or heads_data.encoded().towers.embed_dim]
 
 
-def test_in_full_towers_a_rehearsing_student_is_a_scored_one_whose_backbone_stays(full_data):
-    encoded = full_data.encoded()
-    encoder = StudentEncoder(encoded, encoded.split("train"), 0, encoded.image_encoder)
-    inner, evaluated = encoder.fresh_student(None, 3), encoded.new_model(3)
-    assert {name for name, _ in inner.named_parameters()} == set(evaluated.text_parameters())
-    pictures, texts = torch.rand(2, 3, 32, 32), torch.rand(2, encoded.text_width)
-    with torch.no_grad():
-        expected = evaluated.eval()(pictures, texts)
-        found = inner.eval()(encoder.features(pictures), texts)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
-
-
-OTHER = "test_resnet@random"
-
-
 def test_students_have_every_encoder_in_turn(heads_data, tmp_path, monkeypatch):
     """Each iteration is of one encoder: its features of the pictures, a student of its width, its real features."""
     read, drawn = [], []
@@ -361,16 +312,6 @@ def test_students_have_every_encoder_in_turn(heads_data, tmp_path, monkeypatch):
     assert drawn[:3] == [own.towers.image, OTHER, own.towers.image]
     assert made.info["settings"]["extra_encoders"] == (OTHER,)
     assert made.info["extra_encoders"] == {OTHER: other.image_encoder.fingerprint}
-
-
-def test_another_encoder_sees_the_picture_and_not_the_normalised_pixels(heads_data):
-    own = heads_data.encoded()
-    other = own.under(OTHER)
-    other.image_encoder.mean, other.image_encoder.std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
-    encoder = StudentEncoder(other, other.split("train"), 0, own.image_encoder)
-    pictures = torch.rand(3, 3, 32, 32)
-    expected = other.through_backbone(other.image_encoder.normalise(pictures))
-    torch.testing.assert_close(encoder.features(own.image_encoder.normalise(pictures)), expected)
 
 
 @pytest.mark.parametrize("extra", [(), (OTHER,)])

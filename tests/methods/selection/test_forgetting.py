@@ -3,87 +3,9 @@ import torch
 import torch.nn.functional as F
 
 from pairstill.distillation import warm_up
-from pairstill.distillation.contract import Context
 from pairstill.errors import PairstillError
-from pairstill.methods import METHODS
 from pairstill.methods.selection import forgetting
-from pairstill.runtime.run_folder import Run
-from pairstill.training.student_training import embed
-
-NAMES = ("herding", "k-center", "forgetting")
-
-
-@pytest.fixture
-def context(heads_data, tmp_path):
-    def make(method, count=6, **settings):
-        chosen = METHODS[method].settings(**{"epochs": 2, **settings})
-        return Context(method, heads_data.encoded(), count, 0, chosen, Run(tmp_path / "run", {}, resume=True))
-
-    return make
-
-
-def rows_chosen(pairs, context, method, monkeypatch):
-    """The rows of links that a method chooses, in its order."""
-    seen = []
-    module = METHODS[method].fit.__globals__
-    monkeypatch.setitem(module, "coreset", lambda pairs, context, rows: seen.append((context.method, rows)))
-    METHODS[method].fit(pairs, context)
-    name, rows = seen[0]
-    assert name == method
-    return rows.tolist()
-
-
-def warm_vectors(pairs, context):
-    """Unit vectors of both sides of every pair after the warm-up, in float64."""
-    model = warm_up.warm_up(pairs, context, context.settings.epochs)
-    images, texts = embed(model, pairs.pairs.inputs, pairs.pairs.texts)
-    links = pairs.pairs.links
-    return F.normalize(images.double(), dim=-1)[links[:, 0]], F.normalize(texts.double(), dim=-1)[links[:, 1]]
-
-
-def candidates_of(pairs, context):
-    """The candidates' rows; each picture is there once, with a caption of its own."""
-    rows, _ = warm_up.candidates_after_warm_up(pairs, context, context.settings.epochs)
-    pictures = pairs.pairs.links[rows, 0].tolist()
-    assert sorted(pictures) == list(range(len(pairs.images)))
-    return rows.tolist()
-
-
-def test_herding_takes_at_each_step_the_pair_that_keeps_the_mean_nearest(context, monkeypatch):
-    context = context("herding")
-    pairs = context.encoded.split("train")
-    chosen = rows_chosen(pairs, context, "herding", monkeypatch)
-    joint = torch.cat(warm_vectors(pairs, context), dim=-1)
-    candidates = candidates_of(pairs, context)
-    mean = joint[candidates].mean(0)
-    for step, taken in enumerate(chosen):
-        free = [row for row in candidates if row not in chosen[:step]]
-        gaps = {row: (joint[[*chosen[:step], row]].mean(0) - mean).norm().item() for row in free}
-        assert gaps[taken] == pytest.approx(min(gaps.values()), rel=1e-5)
-        assert gaps[taken] < 0.5 * max(gaps.values())
-
-
-def test_k_center_takes_at_each_step_the_farthest_pair(context, monkeypatch):
-    context = context("k-center", count=40)  # enough that other features would choose otherwise
-    pairs = context.encoded.split("train")
-    chosen = rows_chosen(pairs, context, "k-center", monkeypatch)
-    images, texts = warm_vectors(pairs, context)
-    candidates = candidates_of(pairs, context)
-    assert chosen[0] in candidates
-    for step in range(1, len(chosen)):
-        distances = {}
-        for row in candidates:
-            others = chosen[:step]
-            distances[row] = min((images[row] + texts[row] - images[o] - texts[o]).norm().item() for o in others)
-        assert distances[chosen[step]] == pytest.approx(max(distances.values()), rel=1e-5)
-
-
-@pytest.mark.parametrize("method", NAMES)
-def test_no_picture_is_chosen_twice_even_when_all_are(method, context, monkeypatch):
-    context = context(method, count=96)
-    pairs = context.encoded.split("train")
-    chosen = rows_chosen(pairs, context, method, monkeypatch)
-    assert sorted(pairs.pairs.links[chosen, 0].tolist()) == list(range(96))
+from tests.support.coresets import rows_chosen
 
 
 def test_forgetting_takes_the_most_forgotten(context, monkeypatch):

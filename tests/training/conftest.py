@@ -1,0 +1,6 @@
+import torch
+
+
+def identity(count):
+    """Links that join each picture to one text."""
+    return torch.stack([torch.arange(count), torch.arange(count)], 1)
