@@ -91,7 +91,7 @@ def measure(pairs: int, work: Path) -> None:
         for name in WIDTHS:
             matrix(work, name, pairs)
         with (work / "captions.jsonl").open("w") as file:
-            file.writelines(f'"picture {n} of something that takes some sixty letters to say"\n' for n in range(pairs))
+            file.writelines(f'"image {n} of something that takes some sixty letters to say"\n' for n in range(pairs))
     with stage(pairs, "verify and open"):
         images, texts = (matrix(work, name, pairs) for name in WIDTHS)
         captions = StoredCaptions(work / "captions.jsonl")

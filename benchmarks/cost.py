@@ -1,8 +1,8 @@
-"""From a folder of pictures to a distilled set, from nothing, as a user's two commands: how long each takes.
+"""From a folder of images to a distilled set, from nothing, as a user's two commands: how long each takes.
 
     python -m benchmarks.cost [--size 112] [--pairs 100]
 
-Nothing is reused. The bare network's time on as many pictures, forward and backward, is taken before and after, as a
+Nothing is reused. The bare network's time on as many images, forward and backward, is taken before and after, as a
 reference for other machines. Writes results/cost.csv; run it alone.
 """
 

@@ -4,7 +4,7 @@
 
 `--work` is where `benchmarks.flickr8k` left its sets and data. Writes results/look.csv. The first paint is Chromium's
 own figure, opened from disk; without Chromium it is left out. Search times are of the whole answer over HTTP on this
-machine, with 1,000 test pictures, after the first one, which loads the students.
+machine, with 1,000 test images, after the first one, which loads the students.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory and time of a pass of 500 pictures of 224 px through the network and back, for several micro-batches.
+"""Memory and time of a pass of 500 images of 224 px through the network and back, for several micro-batches.
 
     python -m benchmarks.micro_batch [--pairs 500] [--size 224]
 
@@ -23,7 +23,7 @@ from pairstill.towers.image_encoder import load_image_encoder
 from pairstill.towers.passes import Passes
 
 SIZES = (0, 50, 25, 10, 5, 1)
-"""Pictures at a time; 0 is the default, as many as take about 5 GiB."""
+"""Images at a time; 0 is the default, as many as take about 5 GiB."""
 
 
 def measure(pairs: int, size: int, micro_batch: int) -> None:

@@ -9,7 +9,7 @@ are made here: no dataset is needed. Writes results/step.csv and results/memory.
   update), over the bare image network alone: forward on the real batch (none in towers `heads`) plus forward and
   backward to pixels on the synthetic one. `ours_over_bare_model` has the projectors in the bare one as well: the
   whole two-tower model, forward on real pairs, forward and backward on synthetic ones.
-- `published`: NF-RegNet-B0, 64 px, 64 + 64 pictures: the same iteration with a model built anew, four checkpoints
+- `published`: NF-RegNet-B0, 64 px, 64 + 64 images: the same iteration with a model built anew, four checkpoints
   loaded from .pth files, and weights that receive gradients, over ours. Measured twice: in this process, where it
   profits from the allocator and the thread settings of this package, and alone in a process without them.
 - memory: what tensors hold at most in a step of 100 pairs at 224 px, over the bare step's plus pairs, gradient,
@@ -59,7 +59,7 @@ REGNET = Towers(image="nf_regnet_b0@random", image_size=64, train="full")
 
 
 class Made:
-    """Stands where `pairstill.features.encoded_dataset.EncodedDataset` does, on random pictures and texts."""
+    """Stands where `pairstill.features.encoded_dataset.EncodedDataset` does, on random images and texts."""
 
     def __init__(self, towers: Towers, real: int) -> None:
         self.towers, self.device, self.passes = towers, "cpu", Passes()
@@ -114,7 +114,7 @@ class _Split:
 
 
 def bare_step(made: Made, synthetic: SyntheticPairs) -> Callable[[], None]:
-    """The folded network alone: forward on real pictures (in `full`), forward and backward on synthetic ones."""
+    """The folded network alone: forward on real images (in `full`), forward and backward on synthetic ones."""
     size = made.towers.image_size
     network = made.front if made.towers.train == "heads" else fold(made.image_encoder, size)
     pictures = torch.randn(REAL, 3, size, size).contiguous(memory_format=torch.channels_last)

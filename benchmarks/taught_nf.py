@@ -2,11 +2,11 @@
 
     python -m benchmarks.taught_nf --data work/data --out work/nf_regnet_b1
 
-`--data` is a prepared dataset. NF-RegNet-B1 starts from random weights and learns, on the training pictures alone, to
-give the features that EfficientNet-Lite2 has of them (of each picture and its mirror image, averaged; standardised),
-through a linear layer that is thrown away afterwards: the loss is 1 - cosine. Small pictures first, then larger ones.
+`--data` is a prepared dataset. NF-RegNet-B1 starts from random weights and learns, on the training images alone, to
+give the features that EfficientNet-Lite2 has of them (of each image and its mirror image, averaged; standardised),
+through a linear layer that is thrown away afterwards: the loss is 1 - cosine. Small images first, then larger ones.
 `--out` is a folder that every encoder option takes (`--towers.image work/nf_regnet_b1`). Writes results/taught_nf.csv:
-the cosine on validation pictures after every epoch. About 35 minutes of one core.
+the cosine on validation images after every epoch. About 35 minutes of one core.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pairstill.towers.two_tower import Towers
 ARCHITECTURE = "nf_regnet_b1"
 TEACHER = "efficientnet_lite2"
 STAGES = ((48, 8), (64, 12), (112, 2))
-"""Side of the pictures, and epochs."""
+"""Side of the images, and epochs."""
 BATCH = 128
 LR = 1e-3
 WEIGHT_DECAY = 0.02
@@ -43,7 +43,7 @@ LARGEST_GRADIENT = 1.0
 
 
 class Lessons:
-    """Pictures of a split as bytes, and what the teacher says of each."""
+    """Images of a split as bytes, and what the teacher says of each."""
 
     def __init__(self, encoded: EncodedDataset, pixels: Tensor, name: str) -> None:
         split = encoded.split(name)
@@ -55,14 +55,14 @@ class Lessons:
         self.features = (self.features - mean) / std
 
     def batches(self, size: int, random: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """All pictures in a random order, cropped and mirrored, with their features; what is left over is passed."""
+        """All images in a random order, cropped and mirrored, with their features; what is left over is passed."""
         for rows in torch.randperm(len(self.pixels), generator=random).split(BATCH)[: len(self.pixels) // BATCH]:
             pictures = warp(self.pixels[rows].float() / 255, crop_and_flip(len(rows), random))
             yield F.interpolate(pictures, (size, size), mode="area"), self.features[rows]
 
 
 def teach(train: Lessons, val: Lessons, seed: int = 0) -> tuple[nn.Module, list[dict[str, object]]]:
-    """The taught network, and the cosine on validation pictures after each epoch."""
+    """The taught network, and the cosine on validation images after each epoch."""
     encoder = load_image_encoder(f"{ARCHITECTURE}@random")
     with global_seed(seed, "taught", "head"):
         student = nn.Sequential(encoder, nn.Linear(encoder.width, train.features.shape[1]))
@@ -89,7 +89,7 @@ def teach(train: Lessons, val: Lessons, seed: int = 0) -> tuple[nn.Module, list[
 
 @torch.no_grad()
 def cosine(student: nn.Module, lessons: Lessons, size: int) -> float:
-    """Mean over a split's whole pictures."""
+    """Mean over a split's whole images."""
     student.eval()
     encoder, found = student[0], []  # type: ignore[index]
     for pixels, features in zip(lessons.pixels.split(BATCH), lessons.features.split(BATCH), strict=True):

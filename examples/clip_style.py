@@ -2,7 +2,7 @@
 
     python examples/clip_style.py runs/demo/rehearsal [epochs]
 
-The image tower is trained whole, end to end on the set's pictures; the text tower is a projector on its embeddings.
+The image tower is trained whole, end to end on the set's images; the text tower is a projector on its embeddings.
 """
 
 import math

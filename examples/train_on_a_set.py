@@ -2,7 +2,7 @@
 
     python examples/train_on_a_set.py runs/demo/rehearsal
 
-The set's pictures go through the frozen image encoder once; then two small projectors learn to match them to the
+The set's images go through the frozen image encoder once; then two small projectors learn to match them to the
 text embeddings that come with the set.
 """
 
@@ -28,4 +28,4 @@ for _step in range(100):
     loss.backward()
     optimiser.step()
 found = (logits.argmax(dim=1) == targets).float().mean()
-print(f"{len(pairs)} pairs, loss {loss.item():.3f}, {100 * found:.0f} % of the pictures find their own text")
+print(f"{len(pairs)} pairs, loss {loss.item():.3f}, {100 * found:.0f} % of the images find their own text")

@@ -61,7 +61,7 @@ def draw(colour: str, shape: str, ground: str, seed: int, size: int = 32) -> byt
 
 
 def write_shapes(folder: Path, count: int = 160) -> Path:
-    """A folder dataset of `count` pictures with two captions each and a split column."""
+    """A folder dataset of `count` images with two captions each and a split column."""
     folder.mkdir(parents=True, exist_ok=True)
     names = list(COLOURS)
     rows = []
@@ -70,7 +70,7 @@ def write_shapes(folder: Path, count: int = 160) -> Path:
         ground = names[(number % 8 + 1 + (number // 32) % 7) % 8]
         (folder / f"{number:03d}.png").write_bytes(draw(colour, shape, ground, number))
         split = ("train", "train", "train", "val", "test")[(number // 8) % 5]
-        captions = [f"a {colour} {shape} on {ground}, number {number}", f"picture {number}: {shape} in {colour}"]
+        captions = [f"a {colour} {shape} on {ground}, number {number}", f"image {number}: {shape} in {colour}"]
         rows.append({"file_name": f"{number:03d}.png", "captions": captions, "split": split})
     (folder / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
@@ -186,7 +186,7 @@ def sets(tmp_path_factory, heads_data, heads_bank):
 
     folder, quick = tmp_path_factory.mktemp("sets"), Recipe(epochs=3, batch_size=16)
     short = mdm.Settings(iterations=4, check_every=2, real_batch=8, image_lr=10.0)
-    for seed in range(10):  # until validation chooses pictures that moved, so that there is something to show
+    for seed in range(10):  # until validation chooses images that moved, so that there is something to show
         made = api.distill(heads_data, folder / "mdm", "mdm", 6, heads_bank, settings=short, seed=seed, student=quick)
         if made.info["chosen"]["iteration"] > 0:
             break

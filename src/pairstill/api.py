@@ -51,7 +51,7 @@ def prepare(
 ) -> PreparedDataset:
     """Check a dataset and cache its features in `out`. `options` are those of `pairstill.data.sources.SourceSpec`.
 
-    With `workers`, pictures are decoded in that many processes; a script then needs the usual
+    With `workers`, images are decoded in that many processes; a script then needs the usual
     `if __name__ == "__main__":`. With `launcher`, features are computed in several processes or on a cluster.
     """
     prepared, _ = prepare_folder(SourceSpec(source, **options), Path(out), towers, workers)

@@ -66,7 +66,7 @@ def test_bad_data_leaves_nothing_half_written(tmp_path, capsys):
     assert not (tmp_path / "data" / "prepared.json").exists()
     assert run("prepare", source, "--out", tmp_path / "data", "--workers", 0, "--on-bad", "skip", *TINY) == 0
     shown = capsys.readouterr().out
-    assert "pictures dropped: 2" in shown
+    assert "images dropped: 2" in shown
 
 
 def test_ls_lists_everything(capsys):

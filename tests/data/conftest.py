@@ -1,4 +1,4 @@
-"""Small datasets in memory and small pictures on disk."""
+"""Small datasets in memory and small images on disk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def picture(shade: int, width: int = 6) -> bytes:
 
 
 def dataset(data: list[bytes] | None = None, captions: list[str] | None = None, **changes: object) -> PairDataset:
-    """Six sound pictures with one caption each, 4 / 1 / 1, changed as asked."""
+    """Six sound images with one caption each, 4 / 1 / 1, changed as asked."""
     data = data or [picture(row, 6 + row) for row in range(6)]
     captions = captions or [f"caption {row}" for row in range(6)]
     values = {

@@ -47,18 +47,18 @@ def test_fingerprint_needs_no_second_reading() -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (dataset(swapped(2, b"junk")), r"p2\.png: not a picture"),
-        (dataset(swapped(2, b"")), r"p2\.png: the picture is empty"),
-        (dataset(swapped(2, picture(2)[:-30])), r"p2\.png: the picture cannot be decoded .*truncated"),
+        (dataset(swapped(2, b"junk")), r"p2\.png: not an image"),
+        (dataset(swapped(2, b"")), r"p2\.png: the image is empty"),
+        (dataset(swapped(2, picture(2)[:-30])), r"p2\.png: the image cannot be decoded .*truncated"),
         (dataset(captions=["a", "b", " \n", "d", "e", "f"]), r"caption 2 of p2\.png is empty"),
-        (dataset(captions=[*"abcdefg"]), r"caption 6 \('g'\) has no picture"),
+        (dataset(captions=[*"abcdefg"]), r"caption 6 \('g'\) has no image"),
         (
             dataset(links=np.array([[row, row] for row in range(5)] + [[4, 5]])),
-            r"p5\.png: the picture has no caption",
+            r"p5\.png: the image has no caption",
         ),
         (
             dataset(splits={"train": np.arange(5), "val": np.array([4]), "test": np.array([5])}),
-            r"p4\.png: the picture is in two splits, val and train",
+            r"p4\.png: the image is in two splits, val and train",
         ),
         (
             dataset(swapped(1, picture(5, 11))),
@@ -89,7 +89,7 @@ def test_all_problems_are_counted_and_ten_shown() -> None:
     )
     with pytest.raises(PairstillError, match="toy has 13 problems") as caught:
         check(many)
-    assert str(caught.value).count("not a picture") == 10 and "and 3 more" in str(caught.value)
+    assert str(caught.value).count("not an image") == 10 and "and 3 more" in str(caught.value)
 
 
 def test_skip_drops_and_counts() -> None:
@@ -97,7 +97,7 @@ def test_skip_drops_and_counts() -> None:
     data[1] = picture(5, 11)
     bad = dataset(data, captions=["a", "b", "", "d", "e", "f", "orphan"])
     checked, findings = check(bad, on_bad="skip")
-    # Picture 0 is broken, 1 leaks from test, 2 has only an empty caption.
+    # Image 0 is broken, 1 leaks from test, 2 has only an empty caption.
     assert [checked.images.name(row) for row in range(3)] == ["p3.png", "p4.png", "p5.png"]
     assert list(checked.captions) == ["d", "e", "f"] and checked.links.tolist() == [[0, 0], [1, 1], [2, 2]]
     assert {name: rows.tolist() for name, rows in checked.splits.items()} == {
@@ -108,7 +108,7 @@ def test_skip_drops_and_counts() -> None:
     assert findings.dropped_images == 3 and findings.dropped_captions == 4
     assert findings.unreadable[0]["name"] == "p0.png" and findings.leaks[0]["same_as"] == "p5.png"
     assert findings.empty_captions == findings.images_without_caption == findings.captions_without_image == 1
-    assert "unreadable pictures: 1" in findings.lines()
+    assert "unreadable images: 1" in findings.lines()
     again, clean = check(checked)
     assert clean.dropped_images == 0 and again.fingerprint == checked.fingerprint
 
@@ -129,7 +129,7 @@ def test_same_bytes_within_a_split_are_only_counted() -> None:
 def test_empty_split_is_refused_even_when_skipping(split: str) -> None:
     splits = {"train": np.arange(4), "val": np.array([4]), "test": np.array([5])}
     splits[split] = np.array([], dtype=np.int64)
-    with pytest.raises(PairstillError, match=f"the split '{split}' has no pictures"):
+    with pytest.raises(PairstillError, match=f"the split '{split}' has no images"):
         check(dataset(splits=splits), on_bad="skip")
 
 

@@ -24,7 +24,7 @@ def encode(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG of a few bytes whose header announces a huge picture."""
+    """A PNG of a few bytes whose header announces a huge image."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -65,10 +65,10 @@ def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
     ("data", "message"),
     [
         (b"", "empty"),
-        (b"not a picture", "not a picture that can be read"),
+        (b"not an image", "not an image that can be read"),
         (encode(noise(64, 64), "JPEG")[:-600], "truncated"),
         (encode(noise(64, 64), "PNG")[:2000], "truncated"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a picture that can be read"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image that can be read"),
         (bomb(9_000, 9_000), "decompression bomb: it announces 9000 x 9000 pixels"),
         (bomb(60_000, 60_000), "decompression bomb"),
     ],
@@ -119,7 +119,7 @@ def test_load_pixels_keeps_order(tmp_path: Path, workers: int) -> None:
 def test_errors_of_workers_reach_the_caller(tmp_path: Path, workers: int) -> None:
     images = store(tmp_path, 10)
     (tmp_path / "7.png").write_bytes(b"broken")
-    with pytest.raises(PairstillError, match=r"7\.png: not a picture"):
+    with pytest.raises(PairstillError, match=r"7\.png: not an image"):
         list(load_pixels(images, range(10), 8, workers, batch=2))
 
 

@@ -20,7 +20,7 @@ def test_a_spread_is_that_of_the_counts() -> None:
 def test_only_what_is_worth_a_look_is_remarked() -> None:
     sound = Findings(**SOUND, smallest=(6, 5), largest=(11, 50)).lines()
     assert sound[1].split() == ["train", "1,200", "6,000", "6,001"]
-    assert len(sound) == 1 + 2 + 3 and sound[-1] == "picture sizes: 6 x 5 px to 11 x 50 px"
+    assert len(sound) == 1 + 2 + 3 and sound[-1] == "image sizes: 6 x 5 px to 11 x 50 px"
     leak = {"name": "a.png", "same_as": "b.png"}
     bad = Findings(**SOUND, smallest=(6, 5), largest=(11, 50), leaks=[leak], in_two_splits=2, dropped_images=1234)
-    assert bad.lines() == [*sound, "pictures shared by splits (leaks): 3", "pictures dropped: 1,234"]
+    assert bad.lines() == [*sound, "images shared by splits (leaks): 3", "images dropped: 1,234"]

@@ -6,7 +6,7 @@ from pairstill.training.training_loop import one_link_per_picture
 
 
 def links(pictures=30, seed=0):
-    """One to four captions a picture, in no order."""
+    """One to four captions an image, in no order."""
     random = torch.Generator().manual_seed(seed)
     counts = torch.randint(1, 5, (pictures,), generator=random)
     all_links = torch.stack([torch.arange(pictures).repeat_interleave(counts), torch.arange(int(counts.sum()))], dim=1)

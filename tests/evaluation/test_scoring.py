@@ -55,7 +55,7 @@ def test_towers_that_can_not_read_a_set_are_refused(heads_data):
     images, texts = torch.zeros(2, 3, 32, 32), torch.zeros(2, 10)
     with pytest.raises(PairstillError, match="texts are 10 wide"):
         evaluate(heads_data.encoded(), DistilledSet(images, texts, [["a"], ["b"]]), protocol_named("clean"), 1)
-    with pytest.raises(PairstillError, match="pictures are 16 px, and these towers read 32 px"):
+    with pytest.raises(PairstillError, match="images are 16 px, and these towers read 32 px"):
         wrong = DistilledSet(torch.zeros(2, 3, 16, 16), torch.zeros(2, 384), [["a"], ["b"]])
         evaluate(heads_data.encoded(), wrong, protocol_named("clean"), 1)
     with pytest.raises(PairstillError, match="--seeds must be at least 1"):

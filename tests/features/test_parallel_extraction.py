@@ -24,7 +24,7 @@ class LastFirst:
 
 @pytest.fixture
 def without_image_features(heads_data, tmp_path, monkeypatch):
-    """The prepared data with its texts' features, and parts of 64 rows: three of 160 pictures."""
+    """The prepared data with its texts' features, and parts of 64 rows: three of 160 images."""
     monkeypatch.setattr(parallel_extraction, "PART_ROWS", 64)
     (tmp_path / "features").mkdir()
     for path in (heads_data.folder / "features").glob("texts-*"):

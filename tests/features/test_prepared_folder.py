@@ -50,7 +50,7 @@ def test_a_picture_only_touched_is_fine(own_shapes, tmp_path):
 
 
 def test_dropped_pictures_stay_dropped(own_shapes, tmp_path):
-    (own_shapes / "002.png").write_bytes(b"no picture")
+    (own_shapes / "002.png").write_bytes(b"no image")
     made = api.prepare(str(own_shapes), tmp_path / "data", TINY_HEADS, on_bad="skip")
     assert len(made.dataset.images) == 39
     opened = open_prepared(tmp_path / "data")

@@ -168,7 +168,7 @@ def test_the_command_says_what_it_needs():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["processes", "ray"])
 def test_features_are_the_same_wherever_they_are_computed(kind, request, heads_data, tmp_path, monkeypatch):
-    """Two parts of 160 pictures, of which the first was there before, and three of 320 captions."""
+    """Two parts of 160 images, of which the first was there before, and three of 320 captions."""
     launcher = request.getfixturevalue("cluster") if kind == "ray" else Processes(2)
     monkeypatch.setattr(parallel_extraction, "PART_ROWS", 128)
     copy, changed = replace(heads_data, folder=tmp_path), []

@@ -55,7 +55,7 @@ def alone(request, tmp_path_factory):
 
 
 def assert_the_same(alone, folder, made):
-    """Sets, losses and last states agree, and every picture had moved."""
+    """Sets, losses and last states agree, and every image had moved."""
     data, _, _, _, first, one = alone
     assert one.info["chosen"]["iteration"] == made.info["chosen"]["iteration"]
     torch.testing.assert_close(made.images, one.images, rtol=1e-3, atol=1e-3)

@@ -12,7 +12,7 @@ from pairstill.runtime.row_matrix import RowSubset, StoredMatrix, UnitRows, bloc
 
 @pytest.fixture
 def stored(tmp_path):
-    """Features on disk, read-only, and the same in memory: 40 pictures, 90 captions, in a shuffled order."""
+    """Features on disk, read-only, and the same in memory: 40 images, 90 captions, in a shuffled order."""
     random = np.random.default_rng(0)
     made = {}
     for name, shape in {"images": (50, 8), "texts": (100, 6)}.items():

@@ -51,7 +51,7 @@ def test_what_can_not_be_exported_or_read_is_said(sets, tmp_path, capsys):
         load_export(tmp_path / "full")
     made = load(sets / "mdm")
     replace(made, info={"method": "x"}).save(tmp_path / "bare")
-    with pytest.raises(PairstillError, match="how its pictures were normalised"):
+    with pytest.raises(PairstillError, match="how its images were normalised"):
         export(tmp_path / "bare", tmp_path / "y")
     export(sets / "mdm", tmp_path / "evil", "folder")
     lines = (tmp_path / "evil/metadata.jsonl").read_text().replace("00000.png", "../00000.png")

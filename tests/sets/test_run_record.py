@@ -44,7 +44,8 @@ def test_scores_are_those_of_all_runs_but_for_a_line_that_was_cut(tmp_path):
     for name, means in (("a", (1.5, 2.5)), ("b", (3.5,))):
         save_set(tmp_path / name)
         (tmp_path / name / "run").mkdir()
-        lines = "".join(json.dumps({"mean": mean, "note": "line\u2028separator"}) + "\n" for mean in means)
+        rows = [{"mean": mean, "label": "line\u2028separator"} for mean in means]
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         (tmp_path / name / "run/scores.jsonl").write_text(lines + '{"mean": 9')
     runs = [read_run_record(tmp_path / name) for name in ("a", "b")]
     assert [score["mean"] for score in scores_of(runs)] == [1.5, 2.5, 3.5]

@@ -38,8 +38,8 @@ def test_pictures_can_be_files_or_bytes(heads_data, tmp_path):
     assert both.norm(dim=1) == pytest.approx(1, abs=1e-5)
     with pytest.raises(PairstillError, match=r"missing\.png can't be read"):
         kept.encode_images([tmp_path / "missing.png"])
-    with pytest.raises(PairstillError, match="the picture"):
-        kept.encode_images([b"not a picture"])
+    with pytest.raises(PairstillError, match="the image"):
+        kept.encode_images([b"not an image"])
     assert "all real pairs" in (tmp_path / "student" / "README.md").read_text()
 
 

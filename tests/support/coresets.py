@@ -27,7 +27,7 @@ def warm_vectors(pairs, context):
 
 
 def candidates_of(pairs, context):
-    """The candidates' rows; each picture is there once, with a caption of its own."""
+    """The candidates' rows; each image is there once, with a caption of its own."""
     rows, _ = warm_up.candidates_after_warm_up(pairs, context, context.settings.epochs)
     pictures = pairs.pairs.links[rows, 0].tolist()
     assert sorted(pictures) == list(range(len(pairs.images)))

@@ -140,7 +140,7 @@ def served(root):  # noqa: F811
 def test_a_sentence_finds_pictures_and_a_picture_captions(served, open_page, width, root):  # noqa: F811
     page = open_page(f"{served}/search", width)
     page.get_by_label("A sentence").fill("a red circle")
-    page.get_by_role("button", name="Find pictures").click()
+    page.get_by_role("button", name="Find images").click()
     images = page.locator(".found img")
     images.nth(15).wait_for()
     deadline = time.monotonic() + 10

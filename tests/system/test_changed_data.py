@@ -87,7 +87,7 @@ def test_every_stage_after_prepare_refuses_it(change, dropped, made, tmp_path):
     source, data = made / "source", made / "data"
     if dropped:
         source, data = write_shapes(tmp_path / "source", 40), tmp_path / "data"
-        (source / "002.png").write_bytes(b"no picture")
+        (source / "002.png").write_bytes(b"no image")
         api.prepare(str(source), data, TINY_HEADS, on_bad="skip")
     kept = tmp_path / "kept"
     shutil.copytree(source, kept, copy_function=shutil.copy2)

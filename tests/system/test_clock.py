@@ -93,7 +93,7 @@ def assert_times_make_sense(shown):
 
 
 def test_time_left_counts_the_iterations_that_will_be_done(heads_data, tmp_path, monkeypatch):
-    """Pictures that take turns, and are seen as they began too, need more iterations than were asked for."""
+    """Images that take turns, and are seen as they began too, need more iterations than were asked for."""
     settings = Settings(**{**settings_of("rehearsal").__dict__, "iterations": 4, "images_per_step": 2})
     stop_at(monkeypatch, 7)
     with pytest.raises(Stop):

@@ -3,8 +3,8 @@ import subprocess
 import sys
 
 import pytest
-
 from docs.make_reference import FOLDER, pages
+
 from pairstill.cli.main import COMMANDS
 from pairstill.methods import METHODS
 from tests.conftest import ROOT

@@ -100,7 +100,7 @@ def test_a_read_only_folder_is_said(line, where, place, commands):
 
 
 def test_what_only_reads_works_in_a_read_only_folder(place, commands):
-    os.utime(place / "source/000.png")  # the pictures are read again, and that this was done can't be noted
+    os.utime(place / "source/000.png")  # the images are read again, and that this was done can't be noted
     code, output = go(commands, place, "evaluate set --data data --seeds 1 --student.epochs 1 --json")
     assert code == 0 and '"mean"' in output, output
 

@@ -118,7 +118,7 @@ def test_a_name_that_is_no_text_is_said(name, tmp_path, capsys):
     folder = write_shapes(tmp_path / "shapes", 8)
     (folder / "metadata.jsonl").write_text((folder / "metadata.jsonl").read_text().replace("000.png", name))
     assert run("prepare", folder, "--out", tmp_path / "data", *TINY) == 2
-    assert "metadata.jsonl, line 1: the picture's name" in capsys.readouterr().err
+    assert "metadata.jsonl, line 1: the image's name" in capsys.readouterr().err
 
 
 def test_a_folder_whose_name_is_no_text_is_said(tmp_path, capsys):
@@ -129,8 +129,8 @@ def test_a_folder_whose_name_is_no_text_is_said(tmp_path, capsys):
 
 def test_half_a_character_in_a_caption_is_said_or_dropped(tmp_path):
     folder = write_shapes(tmp_path / "shapes", 40)
-    text = (folder / "metadata.jsonl").read_text().replace("picture 3: cross", "half \\ud83d")
-    (folder / "metadata.jsonl").write_text(text.replace("picture 3: disc", "half \\ud83d"))
+    text = (folder / "metadata.jsonl").read_text().replace("image 3: cross", "half \\ud83d")
+    (folder / "metadata.jsonl").write_text(text.replace("image 3: disc", "half \\ud83d"))
     dataset = open_source(SourceSpec(str(folder)))
     with pytest.raises(PairstillError, match=r"of 003\.png holds half a character"):
         check(dataset)

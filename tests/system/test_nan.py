@@ -54,7 +54,7 @@ def test_a_distillation_keeps_what_was_before_the_nan_and_goes_on_from_it(
 ):
     settings = replace(settings_of(method), iterations=4, check_every=2)
     if method == "rehearsal":
-        settings = replace(settings, alternate_initial_images=False)  # pictures have a gradient in every iteration
+        settings = replace(settings, alternate_initial_images=False)  # images have a gradient in every iteration
     distill(heads_data, tmp_path / "straight", method, 4, heads_bank, settings=settings)
     out = tmp_path / "spoilt"
     with monkeypatch.context() as spoilt:

@@ -165,7 +165,7 @@ def test_links_and_devices_in_an_archive_are_not_followed(kind, tmp_path):
     (tmp_path / "secret.png").write_bytes(picture(9))
     link = str(tmp_path / "secret.png")
     path = shard(tmp_path / "set", [member("x.png", kind=kind, link=link), member("x.txt", b"link")])
-    with pytest.raises(PairstillError, match="row 5: there is no picture"):
+    with pytest.raises(PairstillError, match="row 5: there is no image"):
         open_source(SourceSpec(str(path)), tmp_path / "cache").images.read(5)
 
 

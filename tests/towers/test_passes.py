@@ -83,7 +83,7 @@ def kept_numbers(compute):
 
 
 def seen_at_once(network, compute):
-    """How many pictures the network was given, each time."""
+    """How many images the network was given, each time."""
     seen = []
     handle = network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
     compute()

@@ -49,21 +49,21 @@ def prepare(
     """Check a dataset, split it, and cache its features, so that later commands start at once.
 
     Args:
-        source: `emoji`; a folder of pictures with metadata.jsonl or a CSV; a Karpathy JSON (Flickr8k/30k, COCO);
+        source: `emoji`; a folder of images with metadata.jsonl or a CSV; a Karpathy JSON (Flickr8k/30k, COCO);
             parquet files; webdataset shards; or the name of a dataset on the Hugging Face Hub.
         out: Folder to make.
-        towers: The encoders, the picture size, and what is trained.
-        images: Folder of the pictures, where it is not beside the JSON.
-        image_column: Column of the pictures, where it can't be guessed.
+        towers: The encoders, the image size, and what is trained.
+        images: Folder of the images, where it is not beside the JSON.
+        image_column: Column of the images, where it can't be guessed.
         caption_column: Column of the captions, where it can't be guessed.
         split_column: Column that says train, val or test.
-        val_fraction: Share of pictures for validation, where the source has no split.
-        test_fraction: Share of pictures for test, where the source has no split.
+        val_fraction: Share of images for validation, where the source has no split.
+        test_fraction: Share of images for test, where the source has no split.
         streaming: Read a Hub dataset or shards without fetching all of it first.
-        limit: At most this many pictures of each split.
-        on_bad: Stop at unreadable pictures and empty captions, or leave them out and count them.
+        limit: At most this many images of each split.
+        on_bad: Stop at unreadable images and empty captions, or leave them out and count them.
         seed: For splits that are drawn here.
-        workers: Processes that decode pictures.
+        workers: Processes that decode images.
         launcher: Where features are computed: on this machine, or on a Ray cluster (pip install 'pairstill[ray]').
         jobs: Parts of the features at a time, each in a process of its own.
         address: Of the Ray cluster, such as auto or ray://head:10001; a new one is started here without.
@@ -144,7 +144,7 @@ def distill(
         protocol: How the iteration is chosen; `pairstill ls protocols` lists them.
         seed: The same seed gives the same bytes.
         resume: Continue a run that was stopped.
-        micro_batch: Pictures through the network at a time: the same result in less memory and more time. As many as
+        micro_batch: Images through the network at a time: the same result in less memory and more time. As many as
             take about 5 GiB when left out.
         precision: mixed computes in bfloat16 what bears it: faster on a GPU, not on a CPU.
         device: Where to compute.
@@ -191,7 +191,7 @@ def evaluate(
         device: Where to train.
         student: How a student is trained; a backbone with batch norms (towers full) wants a smaller --student.lr.
         texts: What students with another text encoder read: the set's embeddings through a linear map (translated, the
-            best), the real captions that students of the set find for its pictures (retrieved), or those nearest to
+            best), the real captions that students of the set find for its images (retrieved), or those nearest to
             its texts (nearest).
     """
     folder = _needed(data, "--data", "the prepared dataset")
@@ -225,7 +225,7 @@ def compare(
         launcher: Where rows run: on this machine, or on a Ray cluster (pip install 'pairstill[ray]').
         jobs: Rows at a time, each in a process of its own; more than one helps only where cores or GPUs are idle.
         address: Of the Ray cluster, such as auto or ray://head:10001; a new one is started here without.
-        micro_batch: Pictures through the network at a time while a set is made: the same rows in less memory and more
+        micro_batch: Images through the network at a time while a set is made: the same rows in less memory and more
             time, or the other way round. As many as take about 5 GiB in each row when left out.
         device: Where to compute.
     """
@@ -250,7 +250,7 @@ def train(
     student: Recipe | None = None,
     texts: TextAdaptation = "as-is",
 ) -> None:
-    """Train one student on a distilled set and keep it: a model that finds pictures by texts and texts by pictures.
+    """Train one student on a distilled set and keep it: a model that finds images by texts and texts by images.
 
     Args:
         distilled: A distilled set, or `full` to train on all real pairs.
@@ -268,7 +268,7 @@ def train(
 
 
 def export(distilled: str, out: str | None = None, to: str = "hf") -> None:
-    """Write a distilled set in a form that other tools read. Pictures become 8-bit; the card says what was clipped.
+    """Write a distilled set in a form that other tools read. Images become 8-bit; the card says what was clipped.
 
     Args:
         distilled: A distilled set.

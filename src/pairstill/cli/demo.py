@@ -42,7 +42,7 @@ BEST = "rehearsal"
 def run_demo(out: Path) -> list[Result]:
     """Prepare, train experts, distil with each method, score five students each, and show the table."""
     started = time.monotonic()
-    _say(1, "the embedded emoji set: 10,000 pictures in seven art styles, tested on a style never trained on")
+    _say(1, "the embedded emoji set: 10,000 images in seven art styles, tested on a style never trained on")
     data = api.prepare(SOURCE, out / "data", TOWERS, workers=2)
     _say(2, f"{EXPERTS} experts, fine-tuned on all training pairs from one anchor")
     bank = api.train_experts(data, out / "bank", EXPERTS, RECIPE)
@@ -76,7 +76,7 @@ def _say(number: int, what: str) -> None:
 
 def _show(out: Path, rows: list[Result], seconds: float) -> None:
     printer = Console(highlight=False)
-    printer.print(results_table(rows, f"1,000 pictures of an unseen style, {TOWERS.describe()}"))
+    printer.print(results_table(rows, f"1,000 images of an unseen style, {TOWERS.describe()}"))
     by_method = {row.method: row for row in rows}
     ratio = by_method[BEST].mean / by_method["random"].mean
     share = 100 * by_method[BEST].mean / by_method["full"].mean

@@ -94,7 +94,7 @@ def _report(error: PairstillError, arguments: list[str]) -> int:
 
 
 def _printable(text: str) -> str:
-    """Without control characters: a picture's name, which others chose, must not steer the terminal."""
+    """Without control characters: an image's name, which others chose, must not steer the terminal."""
     return "".join(letter if letter == "\n" or letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""Pictures and captions: where they come from, whether they are sound, and how pictures become pixels.
+"""Images and captions: where they come from, whether they are sound, and how images become pixels.
 
 In: a source (`sources`). Out: a `PairDataset` (`pair_dataset`).
 

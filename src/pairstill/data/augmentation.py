@@ -15,7 +15,7 @@ CROP_AREA = (0.5, 1.0)
 
 
 def expert_augmentation(images: Tensor, random: torch.Generator) -> Tensor:
-    """RandomResizedCrop(0.5-1), flip and RandAugment(2, 5) on pictures in 0..1, [N, 3, S, S]."""
+    """RandomResizedCrop(0.5-1), flip and RandAugment(2, 5) on images in 0..1, [N, 3, S, S]."""
     images = warp(images, crop_and_flip(len(images), random))
     for _ in range(RANDAUGMENT_OPERATIONS):
         images = randaugment_operation(images, random)
@@ -34,7 +34,7 @@ def crop_and_flip(count: int, random: torch.Generator) -> Tensor:
 
 
 def mirrored(count: int) -> Tensor:
-    """The whole picture, mirrored, as maps [N, 2, 3]."""
+    """The whole image, mirrored, as maps [N, 2, 3]."""
     return _maps(count, a=-1.0)
 
 
@@ -56,13 +56,13 @@ def _maps(
 
 
 def warp(images: Tensor, maps: Tensor, padding: str = "zeros") -> Tensor:
-    """Pictures [N, 3, S, S], each read through its own map."""
+    """Images [N, 3, S, S], each read through its own map."""
     grid = F.affine_grid(maps.to(images), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode=padding, align_corners=False)
 
 
 def randaugment_operation(images: Tensor, random: torch.Generator) -> Tensor:
-    """One operation of RandAugment for each picture, drawn for each alone; magnitude 5 of 10."""
+    """One operation of RandAugment for each image, drawn for each alone; magnitude 5 of 10."""
     names = list(OPERATIONS)
     drawn = torch.randint(len(names), (len(images),), generator=random)
     signs = torch.where(torch.rand(len(images), generator=random) < 0.5, -1.0, 1.0) * RANDAUGMENT_MAGNITUDE
@@ -127,7 +127,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def dsa(images: Tensor, random: torch.Generator) -> Tensor:
     """Differentiable siamese augmentation (Zhao and Bilen, 2021): colour, crop, cut-out, flip, scale, rotation.
 
-    Works on normalised pixels [N, 3, S, S]; each picture draws its own parameters; differentiable in the pixels.
+    Works on normalised pixels [N, 3, S, S]; each image draws its own parameters; differentiable in the pixels.
     """
     return _cutout(warp(_colour(images, random), _dsa_maps(len(images), random)), random)
 

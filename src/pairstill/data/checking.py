@@ -1,4 +1,4 @@
-"""Look at every picture and caption of a dataset once, before anything expensive is built on them."""
+"""Look at every image and caption of a dataset once, before anything expensive is built on them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pairstill.data.sources.source_spec import OnBad
 from pairstill.errors import PairstillError
 
 SHOWN = 10
-# Which split keeps a picture that several have: scores must stay honest, training can spare a picture.
+# Which split keeps an image that several have: scores must stay honest, training can spare an image.
 KEEPS = ("test", "val", "train")
 Progress = Callable[[int, int], None]
 
 
 class Look(NamedTuple):
-    """What one picture is like; `problem` is empty when it is sound."""
+    """What one image is like; `problem` is empty when it is sound."""
 
     digest: bytes
     width: int
@@ -45,13 +45,13 @@ def check(
     on_bad: OnBad = "error",
     progress: Progress | None = None,
 ) -> tuple[PairDataset, Findings]:
-    """Decode every picture, read every caption, and say what was found.
+    """Decode every image, read every caption, and say what was found.
 
     Args:
         dataset: What to look at.
         workers: Processes that decode; 0 decodes in this one.
         on_bad: `error` refuses a dataset with faults and lists them; `skip` drops what is faulty.
-        progress: Called with the number of pictures done and their total.
+        progress: Called with the number of images done and their total.
 
     Returns:
         The dataset with `digests` set (and without what was dropped), and the findings.
@@ -78,7 +78,7 @@ def check(
 
 
 def look_at(images: ImageStore, rows: Indices) -> list[Look]:
-    """Read, hash and decode some pictures."""
+    """Read, hash and decode some images."""
     looks = []
     for row in map(int, rows):
         data = b""
@@ -101,13 +101,13 @@ def _look_at_all(images: ImageStore, workers: int, progress: Progress | None) ->
 
 
 def _check_numbers(dataset: PairDataset) -> None:
-    """Links and splits must point at pictures and captions that exist."""
+    """Links and splits must point at images and captions that exist."""
     limits = np.array([len(dataset.images), len(dataset.captions)])
     if dataset.links.size and (dataset.links.min() < 0 or (dataset.links >= limits).any()):
-        raise PairstillError(f"{dataset.name}: a link points at a picture or caption that does not exist.")
+        raise PairstillError(f"{dataset.name}: a link points at an image or caption that does not exist.")
     for name, rows in dataset.splits.items():
         if rows.size and (rows.min() < 0 or rows.max() >= limits[0]):
-            raise PairstillError(f"{dataset.name}: split '{name}' points at a picture that does not exist.")
+            raise PairstillError(f"{dataset.name}: split '{name}' points at an image that does not exist.")
 
 
 def _find_unreadable(dataset: PairDataset, looks: list[Look], findings: Findings, faults: _Faults) -> None:
@@ -119,7 +119,7 @@ def _find_unreadable(dataset: PairDataset, looks: list[Look], findings: Findings
 
 
 def _find_shared(dataset: PairDataset, looks: list[Look], findings: Findings, faults: _Faults) -> None:
-    """Pictures that two splits share, by number or by content, and those that merely occur twice."""
+    """Images that two splits share, by number or by content, and those that merely occur twice."""
     seen: dict[bytes, tuple[str, int]] = {}
     owner: dict[int, str] = {}
     for split in (*KEEPS, *(name for name in dataset.splits if name not in KEEPS)):
@@ -127,7 +127,7 @@ def _find_shared(dataset: PairDataset, looks: list[Look], findings: Findings, fa
             if owner.setdefault(row, split) != split:
                 findings.in_two_splits += 1
                 faults.messages.append(
-                    f"{dataset.images.name(row)}: the picture is in two splits, {owner[row]} and {split}."
+                    f"{dataset.images.name(row)}: the image is in two splits, {owner[row]} and {split}."
                 )
             elif not looks[row].problem:
                 other_split, other = seen.setdefault(looks[row].digest, (split, row))
@@ -154,15 +154,15 @@ def _find_empty_or_broken(dataset: PairDataset, findings: Findings, faults: _Fau
 
 
 def _find_unlinked(dataset: PairDataset, findings: Findings, faults: _Faults) -> None:
-    """Pictures without a caption that says something, and captions without a picture."""
+    """Images without a caption that says something, and captions without an image."""
     sound = dataset.links[~np.isin(dataset.links[:, 1], list(faults.captions))]
     for row in np.setdiff1d(np.arange(len(dataset.images)), sound[:, 0]).tolist():
         findings.images_without_caption += 1
-        faults.messages.append(f"{dataset.images.name(row)}: the picture has no caption.")
+        faults.messages.append(f"{dataset.images.name(row)}: the image has no caption.")
         faults.images.add(row)
     for row in np.setdiff1d(np.arange(len(dataset.captions)), dataset.links[:, 1]).tolist():
         findings.captions_without_image += 1
-        faults.messages.append(f"caption {row} ({dataset.captions[row][:60]!r}) has no picture.")
+        faults.messages.append(f"caption {row} ({dataset.captions[row][:60]!r}) has no image.")
         faults.captions.add(row)
 
 
@@ -174,7 +174,7 @@ def _refusal(name: str, messages: list[str]) -> PairstillError:
 
 
 def _without(dataset: PairDataset, faults: _Faults) -> PairDataset:
-    """Drop what is faulty, then the captions that lost their last picture; each picture keeps one split."""
+    """Drop what is faulty, then the captions that lost their last image; each image keeps one split."""
     if not faults.messages:
         return dataset
     taken: set[int] = set()
@@ -210,6 +210,6 @@ def _refuse_empty_splits(dataset: PairDataset) -> None:
     for name in ("train", "val", "test"):
         if len(dataset.splits.get(name, ())) == 0:
             raise PairstillError(
-                f"{dataset.name}: the split '{name}' has no pictures. Give more data, another split column, "
+                f"{dataset.name}: the split '{name}' has no images. Give more data, another split column, "
                 "or larger fractions."
             )

@@ -1,4 +1,4 @@
-"""Encoded pictures to pixels: safely, in order, and in several processes when asked."""
+"""Encoded images to pixels: safely, in order, and in several processes when asked."""
 
 from __future__ import annotations
 
@@ -31,43 +31,43 @@ UNGUARDED = (
     "Is there enough memory, and does the script start its work below `if __name__ == '__main__':`? "
     "Set workers to 0 to decode in one process."
 )
-# Only formats that hold one plain picture: Pillow would start Ghostscript for an EPS file.
+# Only formats that hold one plain image: Pillow would start Ghostscript for an EPS file.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
 
 def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """An upright RGB picture; transparent parts become white.
+    """An upright RGB image; transparent parts become white.
 
     Args:
-        data: The encoded picture.
+        data: The encoded image.
         name: What to call it in an error.
         max_pixels: The most pixels its header may announce; checked before anything is decoded.
 
     Raises:
-        PairstillError: The picture is empty, too large, cut short, or in no known format.
+        PairstillError: The image is empty, too large, cut short, or in no known format.
     """
     if not data:
-        raise PairstillError(f"{name}: the picture is empty (0 bytes). Replace the file or drop its row.")
+        raise PairstillError(f"{name}: the image is empty (0 bytes). Replace the file or drop its row.")
     image = _open(data, name, max_pixels)
     try:
         image.load()
         return _rgb(_upright(image))
     except Exception as error:  # Pillow's plugins raise whatever a broken file makes them raise
         raise PairstillError(
-            f"{name}: the picture cannot be decoded ({error}). The file is truncated or damaged; "
+            f"{name}: the image cannot be decoded ({error}). The file is truncated or damaged; "
             "fetch it again or drop its row."
         ) from error
 
 
 def _open(data: bytes, name: str, max_pixels: int) -> Image.Image:
-    """Read the header only, and refuse a picture that announces too many pixels."""
+    """Read the header only, and refuse an image that announces too many pixels."""
     try:
         image = Image.open(io.BytesIO(data), formats=_formats())
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, str(error).split(",")[0].rstrip("."), max_pixels) from error
     except Exception as error:
         raise PairstillError(
-            f"{name}: not a picture that can be read. Known formats: {', '.join(_formats())}."
+            f"{name}: not an image that can be read. Known formats: {', '.join(_formats())}."
         ) from error
     if image.width * image.height > max_pixels:
         raise _too_large(name, f"it announces {image.width} x {image.height} pixels", max_pixels)
@@ -77,7 +77,7 @@ def _open(data: bytes, name: str, max_pixels: int) -> Image.Image:
 def _too_large(name: str, what: str, max_pixels: int) -> PairstillError:
     return PairstillError(
         f"{name}: refused as a decompression bomb: {what}, and the limit is {max_pixels:,} pixels. "
-        "Make the picture smaller or drop its row."
+        "Make the image smaller or drop its row."
     )
 
 
@@ -89,7 +89,7 @@ def _formats() -> tuple[str, ...]:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Apply the EXIF orientation; a broken EXIF block is no reason to lose a good picture."""
+    """Apply the EXIF orientation; a broken EXIF block is no reason to lose a good image."""
     try:
         return ImageOps.exif_transpose(image)
     except Exception:
@@ -97,7 +97,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """To RGB, over white where the picture is transparent."""
+    """To RGB, over white where the image is transparent."""
     if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255 instead of scaling
         levels = np.asarray(image).astype(np.int64) >> 8
         image = Image.fromarray(np.clip(levels, 0, 255).astype(np.uint8))
@@ -110,7 +110,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 def to_square(image: Image.Image, size: int) -> Pixels:
     """Scale the shorter side to `size` (bicubic) and keep the centre, shape [3, size, size].
 
-    The centre is cut first and then scaled: the result is the same, and a picture of 1 x 60,000,000 pixels
+    The centre is cut first and then scaled: the result is the same, and an image of 1 x 60,000,000 pixels
     does not grow on the way.
     """
     side = min(image.size)
@@ -132,12 +132,12 @@ def load_pixels(
     """Decoded squares in the order of `rows`, as batches of shape [b, 3, size, size].
 
     Args:
-        images: Where the pictures come from.
-        rows: Which pictures.
+        images: Where the images come from.
+        rows: Which images.
         size: Side of the squares in pixels.
         workers: Processes that decode; 0 decodes in this one.
-        on_done: Called after each batch with the number of pictures done so far.
-        batch: Pictures in a batch; the last may have fewer.
+        on_done: Called after each batch with the number of images done so far.
+        batch: Images in a batch; the last may have fewer.
     """
     done = 0
     for pixels in map_chunks(_Squares(size), images, rows, workers, batch):

@@ -60,27 +60,27 @@ class Findings:
 
     def lines(self) -> list[str]:
         """As lines of text: a table of the splits, the spreads, then only what is worth a look."""
-        lines = [f"{'split':<8}{'pictures':>10}{'captions':>10}{'pairs':>10}"]
+        lines = [f"{'split':<8}{'images':>10}{'captions':>10}{'pairs':>10}"]
         lines += [
             f"{name:<8}{self.images[name]:>10,}{self.captions[name]:>10,}{self.links[name]:>10,}"
             for name in self.images
         ]
-        lines.append(f"captions per picture: {self.captions_per_image}")
-        lines.append(f"pictures per caption: {self.images_per_caption}")
-        lines.append(f"picture sizes: {_size(self.smallest)} to {_size(self.largest)}")
+        lines.append(f"captions per image: {self.captions_per_image}")
+        lines.append(f"images per caption: {self.images_per_caption}")
+        lines.append(f"image sizes: {_size(self.smallest)} to {_size(self.largest)}")
         return lines + [f"{label}: {count:,}" for label, count in self._remarks() if count]
 
     def _remarks(self) -> list[tuple[str, int]]:
         return [
-            ("pictures that occur more than once", self.duplicate_images),
+            ("images that occur more than once", self.duplicate_images),
             ("captions that occur more than once", self.duplicate_captions),
-            ("pictures shared by splits (leaks)", len(self.leaks) + self.in_two_splits),
-            ("unreadable pictures", len(self.unreadable)),
+            ("images shared by splits (leaks)", len(self.leaks) + self.in_two_splits),
+            ("unreadable images", len(self.unreadable)),
             ("empty captions", self.empty_captions),
             ("captions with half a character in them", self.broken_captions),
-            ("pictures without a caption", self.images_without_caption),
-            ("captions without a picture", self.captions_without_image),
-            ("pictures dropped", self.dropped_images),
+            ("images without a caption", self.images_without_caption),
+            ("captions without an image", self.captions_without_image),
+            ("images dropped", self.dropped_images),
             ("captions dropped", self.dropped_captions),
         ]
 

@@ -1,4 +1,4 @@
-"""PairDataset: pictures, captions, which caption belongs to which picture, and the splits."""
+"""PairDataset: images, captions, which caption belongs to which image, and the splits."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ def is_unicode(text: str) -> bool:
 
 @runtime_checkable
 class ImageStore(Protocol):
-    """Encoded pictures by number. A store is small and picklable: worker processes get a copy."""
+    """Encoded images by number. A store is small and picklable: worker processes get a copy."""
 
     def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
-        """What a person calls this picture: its file, or its shard and row."""
+        """What a person calls this image: its file, or its shard and row."""
         ...
 
     def read(self, index: int) -> bytes:
-        """The encoded picture (JPEG, PNG, WebP, ...)."""
+        """The encoded image (JPEG, PNG, WebP, ...)."""
         ...
 
     def signature(self) -> str:
-        """A digest of names, sizes and times that is cheap to take; it changes when a picture may have."""
+        """A digest of names, sizes and times that is cheap to take; it changes when an image may have."""
         ...
 
 
 @dataclass(frozen=True)
 class ChosenImages:
-    """Some of the pictures of another store, renumbered from 0."""
+    """Some of the images of another store, renumbered from 0."""
 
     store: ImageStore
     rows: Indices
@@ -59,7 +59,7 @@ class ChosenImages:
         return self.store.name(int(self.rows[index]))
 
     def read(self, index: int) -> bytes:
-        """The picture from the store beneath."""
+        """The image from the store beneath."""
         return self.store.read(int(self.rows[index]))
 
     def signature(self) -> str:
@@ -73,9 +73,9 @@ class Split:
     """One split of a dataset, renumbered from 0.
 
     Attributes:
-        images: Rows of the dataset's pictures, shape [I].
-        captions: Rows of the dataset's captions, shape [C]: those linked to the pictures above.
-        links: Which caption belongs to which picture, as local rows, shape [P, 2] (picture, caption).
+        images: Rows of the dataset's images, shape [I].
+        captions: Rows of the dataset's captions, shape [C]: those linked to the images above.
+        links: Which caption belongs to which image, as local rows, shape [P, 2] (image, caption).
     """
 
     images: Indices
@@ -85,11 +85,11 @@ class Split:
 
 @dataclass(frozen=True)
 class PairDataset:
-    """Pictures and captions with their links.
+    """Images and captions with their links.
 
-    A picture may have several captions (Flickr8k) and a caption several pictures (emoji): `links` holds every
-    pair that belongs together, shape [P, 2] (picture, caption). A training pair is one link.
-    `digests` [I, 32] holds the SHA-256 of every picture once `pairstill.data.checking.check` has read them all.
+    An image may have several captions (Flickr8k) and a caption several images (emoji): `links` holds every
+    pair that belongs together, shape [P, 2] (image, caption). A training pair is one link.
+    `digests` [I, 32] holds the SHA-256 of every image once `pairstill.data.checking.check` has read them all.
     """
 
     name: str
@@ -101,7 +101,7 @@ class PairDataset:
     digests: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
 
     def split(self, name: str) -> Split:
-        """The pictures of one split with all their captions."""
+        """The images of one split with all their captions."""
         if name not in self.splits:
             raise PairstillError(f"{self.name} has no split '{name}'. It has: {', '.join(sorted(self.splits))}.")
         images = np.sort(self.splits[name])
@@ -111,7 +111,7 @@ class PairDataset:
         return Split(images, captions, local)
 
     def select(self, images: Indices, captions: Indices) -> PairDataset:
-        """Only these pictures and captions, in their old order, with the links between them."""
+        """Only these images and captions, in their old order, with the links between them."""
         images, captions = np.unique(images), np.unique(captions)
         kept = np.isin(self.links[:, 0], images) & np.isin(self.links[:, 1], captions)
         links = self.links[kept]
@@ -126,9 +126,9 @@ class PairDataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of every byte that matters: pictures, captions, links and splits.
+        """A digest of every byte that matters: images, captions, links and splits.
 
-        Reads all pictures unless `digests` is there.
+        Reads all images unless `digests` is there.
         """
         digest = hashlib.sha256()
         if self.digests is not None:
@@ -142,7 +142,7 @@ class PairDataset:
 
     @cached_property
     def annotations(self) -> str:
-        """A digest of captions, links and splits, whatever the pictures."""
+        """A digest of captions, links and splits, whatever the images."""
         digest = hashlib.sha256()
         for part in self._annotations():
             digest.update(part)

@@ -1,4 +1,4 @@
-"""Drawing some pictures, each with one of its captions, out of very many."""
+"""Drawing some images, each with one of its captions, out of very many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class LinksByPicture:
-    """Links [P, 2] (picture, caption), grouped by picture once, so that a draw need not sort them all."""
+    """Links [P, 2] (image, caption), grouped by image once, so that a draw need not sort them all."""
 
     def __init__(self, links: Tensor) -> None:
         self._links = links
@@ -16,9 +16,9 @@ class LinksByPicture:
         self._starts = self._counts.cumsum(0) - self._counts
 
     def draw(self, size: int, random: torch.Generator) -> Tensor:
-        """`size` different pictures, each with one of its captions, all at random: links [size, 2].
+        """`size` different images, each with one of its captions, all at random: links [size, 2].
 
-        All links are shuffled, and a picture takes the first of its own: the same draw as `one_link_per_picture`
+        All links are shuffled, and an image takes the first of its own: the same draw as `one_link_per_picture`
         and then some of its rows, from the same random numbers.
         """
         shuffled = torch.randperm(len(self._links), generator=random)
@@ -29,7 +29,7 @@ class LinksByPicture:
         return self._links[shuffled[first]]
 
     def _links_of(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
-        """All links of some pictures, as rows, and for each which of the pictures it is of."""
+        """All links of some images, as rows, and for each which of the images it is of."""
         counts = self._counts[pictures]
         picture = torch.arange(len(pictures)).repeat_interleave(counts)
         number = torch.arange(len(picture)) - (counts.cumsum(0) - counts)[picture]

@@ -7,5 +7,5 @@ In: an `EncodedDataset`, a budget, a method and its settings. Out: a saved `Dist
 - `coreset`, `warm_up`: for methods that choose real pairs.
 - `distribution_matching`: the loop of DM and MDM. `trajectory_matching`, `trajectory_loss`: MTT-VL's, TESLA's, LoRS'.
 - `functional_student`, `unrolled_training`, `unrolled_dual_form`, `student_encoder`: the inner loop and its gradient.
-- `diagnostics`: cosines and merge ratios for the report. `diffusion_model`: for methods that generate pictures.
+- `diagnostics`: cosines and merge ratios for the report. `diffusion_model`: for methods that generate images.
 """

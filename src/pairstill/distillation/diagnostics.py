@@ -25,7 +25,7 @@ Vectors = tuple[Tensor, Tensor]
 def pair_diagnostics(real: Vectors, initial: Vectors, distilled: Vectors) -> dict[str, Any]:
     """Histograms over -1...1 of three cosines, for real, initial and distilled pairs: unit vectors (images, texts).
 
-    `match`: between a pair's picture and its text. `agreement`, `discrepancy`: between the joint features of two
+    `match`: between a pair's image and its text. `agreement`, `discrepancy`: between the joint features of two
     different pairs. Where the paper's energies are small, the real and the distilled ones look alike.
     """
     kinds = {"real": real, "initial": initial, "distilled": distilled}

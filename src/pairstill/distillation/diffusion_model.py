@@ -1,4 +1,4 @@
-"""A text-to-image diffusion model from `diffusers`, with the CLIP that judges its pictures (for EDGE)."""
+"""A text-to-image diffusion model from `diffusers`, with the CLIP that judges its images (for EDGE)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TUNED = ("bias", "norm")
 
 
 class DiffusionModel:
-    """A latent diffusion pipeline whose noise predictor can be tuned through the pictures that it would make.
+    """A latent diffusion pipeline whose noise predictor can be tuned through the images that it would make.
 
     Attributes:
         tuned: The parameters that are trained, by name; all others are frozen.
@@ -48,7 +48,7 @@ class DiffusionModel:
         self.tuned: dict[str, Tensor] = {n: p.requires_grad_() for n, p in named if any(word in n for word in TUNED)}
 
     def denoised(self, pictures: Tensor, captions: Sequence[str], random: torch.Generator) -> Tensor:
-        """The pictures as the model would restore them from noise at random depths, given their captions.
+        """The images as the model would restore them from noise at random depths, given their captions.
 
         Args:
             pictures: [N, 3, S, S] in 0...1.
@@ -75,7 +75,7 @@ class DiffusionModel:
         return restored / 2 + 0.5
 
     def judged(self, pictures: Tensor, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """CLIP's features of pictures in 0...1 and of captions, [N, d] each."""
+        """CLIP's features of images in 0...1 and of captions, [N, d] each."""
         size = self._judge.config.vision_config.image_size
         squares = interpolate(pictures, (size, size), mode="bilinear", antialias=True, align_corners=False)
         mean, std = (torch.tensor(v, device=self.device).view(3, 1, 1) for v in (CLIP_MEAN, CLIP_STD))
@@ -85,7 +85,7 @@ class DiffusionModel:
 
     @torch.no_grad()
     def sample(self, caption: str, size: int, steps: int, guidance: float, random: torch.Generator) -> Tensor:
-        """A new picture [3, size, size] in 0...1 for a caption."""
+        """A new image [3, size, size] in 0...1 for a caption."""
         made = self._pipe(
             caption, num_inference_steps=steps, guidance_scale=guidance, generator=random, output_type="pt"
         ).images.float()

@@ -49,7 +49,7 @@ class StudentEncoder:
 
 
 class RealPairSampler:
-    """Real pictures as features, in several views, each with its captions."""
+    """Real images as features, in several views, each with its captions."""
 
     def __init__(self, pairs: EncodedSplit, encoded: EncodedDataset, views: int = 0) -> None:
         self._pairs, self._encoded = pairs.pairs, encoded
@@ -58,7 +58,7 @@ class RealPairSampler:
         self._views = encoded.views(pairs, views) if views else np.empty((len(pairs.images), 0, 0), np.float32)
 
     def draw(self, size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Features and text embeddings of `size` random pictures: any view of each, with one of its captions."""
+        """Features and text embeddings of `size` random images: any view of each, with one of its captions."""
         pictures, captions = self._links.draw(size, random).unbind(1)
         features = self._features[pictures]
         view = torch.randint(1 + self._views.shape[1], (len(features),), generator=random)

@@ -122,7 +122,7 @@ def match_trajectories(
 
 
 def _inputs(encoded: EncodedDataset, pixels: Tensor, batches: Sequence[Tensor]) -> Tensor:
-    """What the image tower reads of the pictures that the student will see; the others are zeros, and not passed."""
+    """What the image tower reads of the images that the student will see; the others are zeros, and not passed."""
     used = torch.cat(list(batches)).unique().to(pixels.device)
     passed = encoded.through_front(pixels[used].contiguous(memory_format=torch.channels_last))
     return passed.new_zeros(len(pixels), *passed.shape[1:]).index_copy(0, used, passed)

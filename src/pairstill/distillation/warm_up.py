@@ -52,13 +52,13 @@ def warm_up(
 
 
 def candidates_after_warm_up(pairs: EncodedSplit, context: Context, epochs: int) -> tuple[Tensor, PairFeatures]:
-    """One pair of each picture, as rows of the training links, and its features after the warm-up.
+    """One pair of each image, as rows of the training links, and its features after the warm-up.
 
-    A coreset shows each picture once, so each picture is a candidate once, with one of its captions drawn at random:
+    A coreset shows each image once, so each image is a candidate once, with one of its captions drawn at random:
     what a method promises then holds for all candidates, and no choice has to be taken back. The caption is drawn as
     the random pairs draw theirs, so that the methods differ in nothing but how they choose. Above all it is drawn
     without bias: the candidates' mean, which herding aims at, is that of all pairs up to chance. The caption nearest
-    to a picture, or to the mean of the picture's captions, would move that mean, and always the same way.
+    to an image, or to the mean of the image's captions, would move that mean, and always the same way.
     """
     split = pairs.pairs
     images, texts = embed(warm_up(pairs, context, epochs), split.inputs, split.texts)

@@ -1,7 +1,7 @@
-"""Captions for another text encoder: those that students of a set find for its pictures.
+"""Captions for another text encoder: those that students of a set find for its images.
 
 A distilled text is no caption, and the caption nearest to it is near in ways that matter to no student. The captions
-that trained students put first for a pair's picture, of all that are real, say what the pair came to mean.
+that trained students put first for a pair's image, of all that are real, say what the pair came to mean.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RETRIEVERS = 3
 """Students that look together: their cosines are added."""
 
 CAPTIONS = 5
-"""Captions for a picture, as many as people wrote for one of Flickr: one says less, and ten no more (docs/log.md)."""
+"""Captions for an image, as many as people wrote for one of Flickr: one says less, and ten no more (docs/log.md)."""
 
 
 def with_retrieved_captions(
@@ -47,7 +47,7 @@ def with_retrieved_captions(
 
 @torch.no_grad()
 def best_captions(models: list[TwoTower], pairs: TrainingPairs, captions: RowMatrix, count: int) -> Tensor:
-    """For each picture of `pairs` the rows of the captions with the highest sums of the models' cosines, [N, count]."""
+    """For each image of `pairs` the rows of the captions with the highest sums of the models' cosines, [N, count]."""
     images = [embed(model.eval(), pairs.inputs, pairs.texts)[0] for model in models]
     device = next(models[0].parameters()).device
     best, rows = torch.empty(len(images[0]), 0), torch.empty(len(images[0]), 0, dtype=torch.int64)

@@ -197,7 +197,7 @@ def with_texts(encoded: EncodedDataset, distilled: DistilledSet, texts: Tensor) 
 
 
 def check_fits(encoded: EncodedDataset, distilled: DistilledSet) -> None:
-    """Refuse towers that can't read the set: another text width, or another picture size."""
+    """Refuse towers that can't read the set: another text width, or another image size."""
     width, size = distilled.texts.shape[1], distilled.images.shape[-1]
     if width != encoded.text_width:
         raise PairstillError(
@@ -215,6 +215,6 @@ def check_fits(encoded: EncodedDataset, distilled: DistilledSet) -> None:
         )
     if size != encoded.towers.image_size:
         raise PairstillError(
-            f"the set's pictures are {size} px, and these towers read {encoded.towers.image_size} px. "
+            f"the set's images are {size} px, and these towers read {encoded.towers.image_size} px. "
             f"Use --towers.image-size {size}."
         )

@@ -16,7 +16,7 @@ from pairstill.training.training_recipe import Recipe
 
 TextAdaptation = Literal["as-is", "nearest", "retrieved", "translated"]
 """The distilled embeddings; the captions nearest to them, encoded anew; those that students of the set find for its
-pictures, encoded anew; or the embeddings through the linear map that best takes real captions from one text encoder to
+images, encoded anew; or the embeddings through the linear map that best takes real captions from one text encoder to
 the other.
 """
 

@@ -32,7 +32,7 @@ ENCODE_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """One split: its pairs as tensors, its captions, and which pictures of the dataset it holds."""
+    """One split: its pairs as tensors, its captions, and which images of the dataset it holds."""
 
     pairs: TrainingPairs
     captions: Sequence[str]
@@ -71,13 +71,13 @@ class EncodedDataset:
 
     @cached_property
     def image_features(self) -> RowMatrix:
-        """Features of every picture from the pretrained image encoder [I, d]."""
+        """Features of every image from the pretrained image encoder [I, d]."""
         size = self.towers.image_size
         wanted = image_features(self.cache, self.dataset, self.image_encoder, size, self.workers, self.device)
         return StoredMatrix(wanted.matrix())
 
     def views(self, split: EncodedSplit, count: int) -> Matrix:
-        """Features of `count` views of each of a split's pictures [I, count, d], memory-mapped."""
+        """Features of `count` views of each of a split's images [I, count, d], memory-mapped."""
         size, rows = self.towers.image_size, split.images.numpy()
         encoder, workers = self.image_encoder, self.workers
         return view_features(self.cache, self.dataset, encoder, size, rows, count, workers, self.device).matrix()
@@ -89,7 +89,7 @@ class EncodedDataset:
         return Pixels(matrix, self.image_encoder.normalise)
 
     def split(self, name: str, augment: bool = False) -> EncodedSplit:
-        """One split. With `augment`, pictures in towers `full` are augmented as experts are trained."""
+        """One split. With `augment`, images in towers `full` are augmented as experts are trained."""
         split = self.dataset.split(name)
         images, captions = torch.from_numpy(split.images), torch.from_numpy(split.captions)
         texts = RowSubset(self.texts, captions)
@@ -111,11 +111,11 @@ class EncodedDataset:
         return PairFeatures(self.split_features(split), split.pairs.texts, split.pairs.links)
 
     def split_features(self, split: EncodedSplit) -> RowMatrix:
-        """The pretrained image encoder's features of a split's pictures [I, d]."""
+        """The pretrained image encoder's features of a split's images [I, d]."""
         return RowSubset(self.image_features, split.images)
 
     def pictures(self, images: Tensor) -> Tensor:
-        """Pictures of the dataset, decoded now, as normalised pixels [n, 3, S, S]."""
+        """Images of the dataset, decoded now, as normalised pixels [n, 3, S, S]."""
         blocks = load_pixels(self.dataset.images, images.numpy(), self.towers.image_size)
         pixels = torch.from_numpy(np.concatenate(list(blocks)))
         return self.image_encoder.normalise(pixels)

@@ -43,7 +43,7 @@ Matrix = NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Pixels:
-    """Real pictures as inputs of a tower in `full`: bytes on disk, normalised (and augmented) when taken."""
+    """Real images as inputs of a tower in `full`: bytes on disk, normalised (and augmented) when taken."""
 
     matrix: Matrix
     normalise: Callable[[Tensor], Tensor]
@@ -111,7 +111,7 @@ def image_features(
     workers: int = 0,
     device: str = "cpu",
 ) -> Extraction:
-    """Features of every picture [I, d], computed once for this content, encoder and size."""
+    """Features of every image [I, d], computed once for this content, encoder and size."""
     key = digest_of(["image features", dataset.fingerprint, encoder.fingerprint, size])
 
     def compute(begin: int, end: int) -> Iterator[NDArray[np.float32]]:
@@ -135,7 +135,7 @@ def view_features(
     workers: int = 0,
     device: str = "cpu",
 ) -> Extraction:
-    """Features of `views` views of some pictures [n, views, d]: each mirrored, then random crops of it."""
+    """Features of `views` views of some images [n, views, d]: each mirrored, then random crops of it."""
     key = digest_of(["views", dataset.fingerprint, encoder.fingerprint, size, views, digest_of_items(map(int, rows))])
     maps = [mirrored(len(rows)), *(crop_and_flip(len(rows), generator(0, "view", n)) for n in range(1, views))]
 
@@ -148,7 +148,7 @@ def view_features(
                 seen = (warp(pixels, view[part]).contiguous(memory_format=torch.channels_last) for view in maps)
                 yield torch.stack([network(view).float().cpu() for view in seen], dim=1).numpy()
 
-    shape, label = (len(rows), views, encoder.width), f"views of the pictures, {size} px"
+    shape, label = (len(rows), views, encoder.width), f"views of the images, {size} px"
     return Extraction(folder / f"views-{key}.npy", shape, "float32", compute, label)
 
 
@@ -165,7 +165,7 @@ def text_features(folder: Path, dataset: PairDataset, encoder: TextEncoder) -> E
 
 
 def pixel_bytes(folder: Path, dataset: PairDataset, size: int, workers: int = 0) -> Extraction:
-    """Every picture decoded, resized and cropped, as bytes [I, 3, S, S]: what towers in `full` train on."""
+    """Every image decoded, resized and cropped, as bytes [I, 3, S, S]: what towers in `full` train on."""
     key = digest_of(["pixels", dataset.fingerprint, size])
 
     def compute(begin: int, end: int) -> Iterator[NDArray[np.uint8]]:
@@ -173,7 +173,7 @@ def pixel_bytes(folder: Path, dataset: PairDataset, size: int, workers: int = 0)
         yield from load_pixels(dataset.images, rows, size, workers=workers, batch=IMAGES_AT_ONCE)
 
     shape = (len(dataset.images), 3, size, size)
-    return Extraction(folder / f"pixels-{key}.npy", shape, "uint8", compute, f"pictures, {size} px")
+    return Extraction(folder / f"pixels-{key}.npy", shape, "uint8", compute, f"images, {size} px")
 
 
 def cached_matrix(

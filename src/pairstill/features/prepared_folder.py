@@ -1,4 +1,4 @@
-"""A prepared dataset: checked once, remembered in a folder, refused when its pictures changed since."""
+"""A prepared dataset: checked once, remembered in a folder, refused when its images changed since."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _first_time(spec: SourceSpec, folder: Path, towers: Towers, workers: int) ->
     load_image_encoder(towers.image, towers.image_output)  # what can't be had is said before anything long
     load_text_encoder(towers.text, towers.text_pooling)
     opened = open_source(spec, folder / "source")
-    with progress("checking pictures", len(opened.images)) as advance:
+    with progress("checking images", len(opened.images)) as advance:
         seen = 0
 
         def report(done: int, total: int) -> None:
@@ -134,7 +134,7 @@ def _write_pairs(folder: Path, dataset: PairDataset, dropped: bool) -> None:
 
 
 def open_prepared(folder: str | Path) -> PreparedDataset:
-    """Open what `prepare` made; a source whose pictures or captions changed since is refused."""
+    """Open what `prepare` made; a source whose images or captions changed since is refused."""
     folder = Path(folder)
     if not (folder / "prepared.json").exists():
         raise PairstillError(f"{folder} is not a prepared dataset. Make one: pairstill prepare SOURCE --out {folder}.")
@@ -143,7 +143,7 @@ def open_prepared(folder: str | Path) -> PreparedDataset:
         raise PairstillError(f"{folder / 'prepared.json'} is damaged or from a newer pairstill. Prepare it again.")
     source = open_source(SourceSpec.from_dict(record["source"]), folder / "source")
     changed = PairstillError(
-        f"the pictures or captions of {record['source']['source']} changed since {folder} was prepared. "
+        f"the images or captions of {record['source']['source']} changed since {folder} was prepared. "
         "Prepare them again into another folder."
     )
     if record.get("annotations", source.annotations) != source.annotations:
@@ -154,7 +154,7 @@ def open_prepared(folder: str | Path) -> PreparedDataset:
     dataset = _read_pairs(folder, record["name"], record["license"], source)
     signature = source.images.signature()
     if signature != record["signature"]:
-        dataset = dataclasses.replace(dataset, digests=None)  # something was touched: read every picture again
+        dataset = dataclasses.replace(dataset, digests=None)  # something was touched: read every image again
     if dataset.fingerprint != record["fingerprint"]:
         raise changed
     if signature != record["signature"]:

@@ -40,7 +40,7 @@ class PairFeatures:
 
 
 def random_pairs(features: PairFeatures, count: int, seed: int) -> Tensor:
-    """Pairs of `count` different pictures, each with one of its captions, drawn at random."""
+    """Pairs of `count` different images, each with one of its captions, drawn at random."""
     order = torch.randperm(len(features.links), generator=generator(seed, "random pairs"))
     _, first = np.unique(features.links[order, 0].numpy(), return_index=True)
     return order[torch.from_numpy(np.sort(first))[:count]]
@@ -162,7 +162,7 @@ def mean_texts_of(features: PairFeatures, cells: Tensor) -> Tensor:
 
 
 def check_count(count: int, available: int) -> None:
-    """Refuse a number of pairs that is no number of pairs, or more than there are pictures."""
+    """Refuse a number of pairs that is no number of pairs, or more than there are images."""
     if count < 2:
         raise PairstillError(f"--pairs must be at least 2, not {count}: students learn to tell pairs apart.")
     if count > available:

@@ -24,7 +24,7 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class TensorInputs:
-    """Inputs that are rows of a matrix: cached features, or the pictures of a distilled set."""
+    """Inputs that are rows of a matrix: cached features, or the images of a distilled set."""
 
     tensor: RowMatrix
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
@@ -42,7 +42,7 @@ class TensorInputs:
 class TrainingPairs:
     """Pairs to train on: `links` [P, 2] joins rows of `inputs` to rows of `texts` [C, d_t].
 
-    With `similarity` [P, P], soft targets of each pair's picture for each pair's text, the loss is the weighted
+    With `similarity` [P, P], soft targets of each pair's image for each pair's text, the loss is the weighted
     binary cross-entropy against them; without it InfoNCE.
     """
 

@@ -6,7 +6,7 @@ In: the training pairs and a `Context`. Out: a `DistilledSet`. Neighbours use `M
 - `distributions`: features of real and synthetic pairs are matched under teachers.
 - `trajectories`: a student on the synthetic pairs follows an expert's training.
 - `through_training`: the gradient of real retrieval goes back through a student's whole training.
-- `generation`: pictures are sampled from a generative model.
+- `generation`: images are sampled from a generative model.
 
 What several methods share stands in `distillation`. To add a method, write its file and add its line to `FILES`.
 """

@@ -18,8 +18,8 @@ def keep_freed_memory() -> bool:
     """Tell glibc to keep what a step frees; says whether it could.
 
     By default glibc asks the system for every large tensor anew and gives it back when it is freed, so each step of a
-    network pays for millions of page faults: a forward and backward pass of EfficientNet-Lite0 on 100 pictures took
-    1.2 s instead of 0.5 (docs/log.md). No amount is too large to keep: a step on pictures of 224 px frees several GiB
+    network pays for millions of page faults: a forward and backward pass of EfficientNet-Lite0 on 100 images took
+    1.2 s instead of 0.5 (docs/log.md). No amount is too large to keep: a step on images of 224 px frees several GiB
     at once. The process keeps its peak of memory until it ends. Other systems' allocators are left alone.
     """
     if platform.libc_ver()[0] != "glibc":

@@ -1,7 +1,7 @@
 """Several processes on one distillation, started by torchrun: each passes its share of every batch through the network.
 
 All else (students, losses, updates) is the same small work in every process, from the same seed, so the processes stay
-equal without exchanging anything but the network's outputs and the pictures' gradients. Process 0 writes; the others
+equal without exchanging anything but the network's outputs and the images' gradients. Process 0 writes; the others
 work in a folder of their own that is thrown away.
 """
 

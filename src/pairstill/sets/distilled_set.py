@@ -34,7 +34,7 @@ class DistilledSet(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
     """N synthetic pairs.
 
     Attributes:
-        images: Normalised pixels [N, 3, S, S]; (x * std + mean) is a picture in 0..1.
+        images: Normalised pixels [N, 3, S, S]; (x * std + mean) is an image in 0..1.
         texts: Text embeddings [N, d_t]: outputs of the frozen text encoder, before the projector.
         captions: For each pair the real captions nearest to its text, nearest first.
         info: Where the set comes from: method, settings, seed, towers, encoders, normalisation, dataset.

@@ -28,7 +28,7 @@ AT_ONCE = 64
 
 @dataclass
 class Student:
-    """A two-tower model with its encoders: pictures and texts in, unit vectors out.
+    """A two-tower model with its encoders: images and texts in, unit vectors out.
 
     Attributes:
         towers: Its settings.
@@ -55,7 +55,7 @@ class Student:
 
     @torch.no_grad()
     def encode_images(self, pictures: Sequence[str | Path | bytes]) -> Tensor:
-        """Unit vectors [N, d] of at least one picture file, given by its path or its bytes."""
+        """Unit vectors [N, d] of at least one image file, given by its path or its bytes."""
         found = []
         for begin in range(0, len(pictures), AT_ONCE):
             squares = [self._square(picture) for picture in pictures[begin : begin + AT_ONCE]]
@@ -75,7 +75,7 @@ class Student:
 
     def _square(self, picture: str | Path | bytes) -> Tensor:
         if isinstance(picture, bytes):
-            return torch.from_numpy(to_square(decode(picture, "the picture"), self.towers.image_size))
+            return torch.from_numpy(to_square(decode(picture, "the image"), self.towers.image_size))
         try:
             data = Path(picture).read_bytes()
         except OSError as error:

@@ -45,7 +45,7 @@ def compare(
         data: A prepared folder, or a source, in place of the study's.
         launcher: Where rows run, and how many at a time; the default is one, in a process of its own.
         device: Where to compute.
-        micro_batch: Pictures through the network at a time while a set is made.
+        micro_batch: Images through the network at a time while a set is made.
     """
     Passes(micro_batch)  # what can't be is said before anything long
     plan = _plan(study, out, _data(study, out, data, device), launcher, device)

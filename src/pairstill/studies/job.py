@@ -40,7 +40,7 @@ class Job:
         out: Folder of the comparison.
         device: Where to compute.
         trouble: Why the job can't be done, where that is known beforehand.
-        micro_batch: Pictures through the network at a time while a set is made; rounding is all that depends on it.
+        micro_batch: Images through the network at a time while a set is made; rounding is all that depends on it.
     """
 
     entry: Entry
@@ -157,7 +157,7 @@ def seconds_per_iteration(steps: list[float]) -> float | None:
 
 
 def bytes_of(folder: Path) -> int | None:
-    """What a set weighs to share: pictures in 8 bits, texts and similarity in 16; they are kept in 32."""
+    """What a set weighs to share: images in 8 bits, texts and similarity in 16; they are kept in 32."""
     shrink = {"images": 4, "texts": 2, "similarity": 2}
     files = {name: folder / f"{name}.safetensors" for name in shrink}
     return sum(file.stat().st_size // shrink[name] for name, file in files.items() if file.exists()) or None

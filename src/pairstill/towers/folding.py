@@ -107,7 +107,7 @@ class FoldedNetwork(nn.Module):
 
 
 def fold(module: nn.Module, image_size: int) -> FoldedNetwork:
-    """Freeze and fold an image network for pictures of `image_size`.
+    """Freeze and fold an image network for images of `image_size`.
 
     Every fold is checked against the original, with all scales and statistics made random, before it is used. A
     network whose batch norms cannot be folded keeps them; the last resort is frozen but not folded. Both warn.
@@ -118,7 +118,7 @@ def fold(module: nn.Module, image_size: int) -> FoldedNetwork:
             return _fold(module, image_size)
         except (AssertionError, RuntimeError) as error:
             raise PairstillError(
-                f"{getattr(module, 'name', type(module).__name__)} can't read pictures of {image_size} px: {error}. "
+                f"{getattr(module, 'name', type(module).__name__)} can't read images of {image_size} px: {error}. "
                 "Choose the size that it was made for with --towers.image-size, or another image encoder."
             ) from error
 
@@ -199,7 +199,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _noise(module: nn.Module, image_size: int) -> Tensor:
-    """Two fixed pictures of noise, of the module's type and device."""
+    """Two fixed images of noise, of the module's type and device."""
     like = next(module.parameters())
     pixels = torch.randn(2, 3, image_size, image_size, generator=generator(0, "fold", "pixels"))
     return pixels.to(like)

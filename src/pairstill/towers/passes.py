@@ -19,10 +19,10 @@ Precision = Literal["float32", "mixed"]
 
 @dataclass(frozen=True)
 class Passes:
-    """How pictures pass through a frozen network. Nothing in here changes what is computed, but for rounding.
+    """How images pass through a frozen network. Nothing in here changes what is computed, but for rounding.
 
     Args:
-        micro_batch: Pictures at a time; as many as fit in about 5 GiB when None.
+        micro_batch: Images at a time; as many as fit in about 5 GiB when None.
         precision: `mixed` computes in bfloat16 what bears it, for GPUs.
     """
 
@@ -34,11 +34,11 @@ class Passes:
             raise PairstillError(f"--micro-batch must be at least 1, not {self.micro_batch}.")
 
     def __call__(self, network: nn.Module, pictures: Tensor) -> Tensor:
-        """`network(pictures)` [N, d] for pictures [N, 3, H, W], in float32.
+        """`network(pictures)` [N, d] for images [N, 3, H, W], in float32.
 
         With more than one block, only the last one's activations are kept: the backward pass begins there, and computes
         the others' again (up to one more forward pass in time). The first block is the one that may be smaller, so that
-        as little as can be is computed twice. Pictures do not interact in a frozen network, so the result and its
+        as little as can be is computed twice. Images do not interact in a frozen network, so the result and its
         gradient are the same.
         """
         with torch.autocast(pictures.device.type, torch.bfloat16, enabled=self.precision == "mixed"):

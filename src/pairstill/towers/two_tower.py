@@ -27,7 +27,7 @@ class Towers:
         image: Image encoder.
         text: Text encoder; always frozen.
         train: "heads": both projectors, on frozen features. "full": image backbone and text projector.
-        image_size: Side of the square pictures, in pixels.
+        image_size: Side of the square images, in pixels.
         embed_dim: Width of the embedding in "heads"; in "full" it is the backbone's own width.
         projector: Kind of the projectors.
         dropout: In the "mlp" projector.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Recall:
-    """Percentages. ir: a caption finds a picture; tr: a picture finds a caption; mean: of the six."""
+    """Percentages. ir: a caption finds an image; tr: an image finds a caption; mean: of the six."""
 
     ir1: float
     ir5: float
@@ -49,7 +49,7 @@ def recall(images: Tensor, texts: Tensor, links: Tensor) -> Recall:
     Args:
         images: Unit vectors [I, d].
         texts: Unit vectors [C, d].
-        links: [P, 2] rows (picture, caption) that belong together; any number per picture and per caption.
+        links: [P, 2] rows (image, caption) that belong together; any number per image and per caption.
     """
     correct = torch.zeros(len(images), len(texts), dtype=torch.bool, device=images.device)
     correct[links[:, 0], links[:, 1]] = True

@@ -103,7 +103,7 @@ def model_recall(model: TwoTower, split: EncodedSplit) -> Recall:
 
 @torch.no_grad()
 def embed(model: TwoTower, inputs: Inputs, texts: RowMatrix) -> tuple[Tensor, Tensor]:
-    """Unit vectors of all pictures [I, d] and all texts [C, d], on the CPU."""
+    """Unit vectors of all images [I, d] and all texts [C, d], on the CPU."""
     training = model.training
     device = next(model.parameters()).device
     model.eval()

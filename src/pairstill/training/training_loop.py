@@ -28,7 +28,7 @@ def batches(count: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
 
 
 def one_link_per_picture(links: Tensor, random: torch.Generator) -> Tensor:
-    """Of each picture's links [P, 2] one, drawn at random."""
+    """Of each image's links [P, 2] one, drawn at random."""
     shuffled = links[torch.randperm(len(links), generator=random)]
     order = torch.argsort(shuffled[:, 0], stable=True)
     images = shuffled[order, 0]

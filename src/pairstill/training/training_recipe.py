@@ -20,7 +20,7 @@ class Recipe:
         batch_size: Pairs in a step.
         decay: The step size is multiplied by this at half of the epochs.
         temperature: Of the loss.
-        one_caption: An epoch takes each picture once, with one of its captions drawn anew, instead of every pair.
+        one_caption: An epoch takes each image once, with one of its captions drawn anew, instead of every pair.
     """
 
     epochs: int

@@ -18,7 +18,7 @@ Shard = Callable[..., Path]
 
 
 def picture(shade: int, kind: str = "PNG") -> bytes:
-    """A small picture that differs from those of other shades."""
+    """A small image that differs from those of other shades."""
     buffer = io.BytesIO()
     Image.new("RGB", (12, 9), (shade % 256, shade // 256, 77)).save(buffer, kind)
     return buffer.getvalue()
@@ -26,7 +26,7 @@ def picture(shade: int, kind: str = "PNG") -> bytes:
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Callable[..., None]:
-    """Write pictures `0.png`, `1.png`, ... or the given names into a folder."""
+    """Write images `0.png`, `1.png`, ... or the given names into a folder."""
 
     def write(folder: str, names: list[str]) -> None:
         for row, name in enumerate(names):

@@ -20,7 +20,7 @@ def test_a_table_cannot_name_files_elsewhere(tmp_path: Path, parquet: Parquet) -
     with pytest.raises(PairstillError, match=r"row 4: .*No such file"):
         dataset.images.read(4)
     for row in (0, 1):
-        with pytest.raises(PairstillError, match=f"row {row}: the picture's name .* leads out of"):
+        with pytest.raises(PairstillError, match=f"row {row}: the image's name .* leads out of"):
             dataset.images.read(row)
     assert dataset.images.read(2) == picture(8)
     with pytest.raises(PairstillError, match=r"row 3: .*gone\.png: No such file"):

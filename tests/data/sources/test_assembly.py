@@ -45,6 +45,8 @@ def test_a_split_that_is_missing_is_taken_from_training_and_one_that_is_there_st
 @pytest.mark.parametrize(("pictures", "sizes"), [(0, [0, 0, 0]), (1, [1, 0, 0]), (2, [1, 1, 0]), (3, [1, 1, 1])])
 def test_something_is_always_left_to_train_on(pictures: int, sizes: list[int]) -> None:
     assert [len(rows) for rows in completed(pictures).values()] == sizes
+    greedy = complete_splits({"train": np.arange(pictures)}, SourceSpec("x", val_fraction=0.9, test_fraction=0.05))
+    assert len(greedy["train"]) == min(pictures, 1)
 
 
 def test_a_limit_keeps_the_first_of_each_split_with_their_captions() -> None:

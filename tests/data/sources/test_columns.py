@@ -13,7 +13,7 @@ from tests.data.sources.conftest import Parquet, opened
     ("row", "settings", "message"),
     [
         ({"words": 3, "image": b"x"}, {}, "which column holds the captions.*Set caption_column"),
-        ({"caption": "x"}, {}, "which column holds the picture.*none among: caption"),
+        ({"caption": "x"}, {}, "which column holds the image.*none among: caption"),
         ({"a": b"x", "b": b"y", "caption": "x"}, {}, "several: a, b. Set image_column"),
         (
             {"image": b"x", "caption": "x"},

@@ -99,11 +99,11 @@ def test_split_by_fraction_follows_the_seed(tmp_path: Path, pictures: Write) -> 
         ),
         ("metadata.csv", "image,caption\na.png,x,y\n", "line 2: more columns than the header"),
         ("metadata.csv", "image,caption\na.png\n", "line 2: 'caption' must be a text"),
-        ("metadata.csv", "image,caption\n../a.png,x\n", "line 2: the picture's name '../a.png' leads out of"),
+        ("metadata.csv", "image,caption\n../a.png,x\n", "line 2: the image's name '../a.png' leads out of"),
         (
             "metadata.csv",
             "image,caption\na.png,x\nz.png,y\n",
-            r"1 of 2 pictures are missing:\n.*z\.png .*line 3",
+            r"1 of 2 images are missing:\n.*z\.png .*line 3",
         ),
         (
             "metadata.csv",

@@ -88,9 +88,9 @@ def test_empty_cells_are_left_to_the_check(tmp_path: Path, parquet: Parquet) -> 
     path = parquet("all.parquet", rows)
     dataset = opened(path, tmp_path)
     assert dataset.captions[2] == ""
-    with pytest.raises(PairstillError, match="row 2: there is no picture"):
+    with pytest.raises(PairstillError, match="row 2: there is no image"):
         dataset.images.read(2)
-    with pytest.raises(PairstillError, match="there is no picture"):
+    with pytest.raises(PairstillError, match="there is no image"):
         opened(path, tmp_path, streaming=True)
     assert opened(path, tmp_path, streaming=True, on_bad="skip").images.read(2) == b""
 

@@ -30,7 +30,7 @@ def test_missing_files_are_counted_and_ten_of_them_named(tmp_path: Path) -> None
     (tmp_path / "here.png").touch()
     names = ["here.png", *(f"{row}.png" for row in range(12))]
     where = [f"line {row}" for row in range(13)]
-    with pytest.raises(PairstillError, match="12 of 13 pictures are missing") as caught:
+    with pytest.raises(PairstillError, match="12 of 13 images are missing") as caught:
         file_images(tmp_path, names, where, must_exist=True)
     assert "9.png (line 10)" in str(caught.value) and "10.png" not in str(caught.value)
     assert "and 2 more" in str(caught.value)
@@ -42,7 +42,7 @@ def test_missing_files_are_counted_and_ten_of_them_named(tmp_path: Path) -> None
 def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "out").symlink_to(tmp_path)
-    with pytest.raises(PairstillError, match=r"line 1: the picture's name .* leads out of"):
+    with pytest.raises(PairstillError, match=r"line 1: the image's name .* leads out of"):
         file_images(tmp_path / "set", ["fine.png", name], ["line 0", "line 1"], must_exist=False)
 
 

@@ -44,7 +44,7 @@ def test_finds_pictures_in_the_usual_folders(tmp_path: Path, pictures: Write, fo
         "val": [1],
         "test": [2],
     }
-    # Every sentence is a caption of its own, also when two pictures share the words: the published protocol.
+    # Every sentence is a caption of its own, also when two images share the words: the published protocol.
     assert dataset.links.tolist() == [[0, 0], [0, 1], [1, 2], [1, 3], [2, 4], [2, 5]]
     assert dataset.images.read(1) == (tmp_path / folder / "b.png").read_bytes()
 
@@ -89,9 +89,7 @@ def test_missing_pictures_are_named_with_their_row(tmp_path: Path, pictures: Wri
     pictures("", NAMES)
     (tmp_path / "b.png").unlink()
     annotate(tmp_path, three())
-    with pytest.raises(
-        PairstillError, match=r"1 of 3 pictures are missing:\n.*b\.png \(dataset_flickr8k.json, image 1"
-    ):
+    with pytest.raises(PairstillError, match=r"1 of 3 images are missing:\n.*b\.png \(dataset_flickr8k.json, image 1"):
         open_source(SourceSpec(str(tmp_path)))
     dataset = open_source(SourceSpec(str(tmp_path), on_bad="skip"))
     with pytest.raises(PairstillError, match=r"b\.png: No such file.*image 1"):
@@ -104,7 +102,7 @@ def test_names_cannot_leave_the_folder(tmp_path: Path, pictures: Write, name: st
     pictures("set", NAMES)
     (tmp_path / "secret.png").write_bytes(b"secret")
     annotate(tmp_path / "set", [*three(), entry(name, "train")])
-    with pytest.raises(PairstillError, match=r"image 3: the picture's name .* leads out of"):
+    with pytest.raises(PairstillError, match=r"image 3: the image's name .* leads out of"):
         open_source(SourceSpec(str(tmp_path / "set"), on_bad=on_bad))
 
 

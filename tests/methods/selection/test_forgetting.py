@@ -66,7 +66,7 @@ def test_only_the_first_pair_of_a_picture_is_kept():
 
 
 def links_with(captions, shared=0):
-    """Pictures with so many captions each; the last `shared` pictures also have caption 0."""
+    """Images with so many captions each; the last `shared` images also have caption 0."""
     pictures = torch.arange(len(captions)).repeat_interleave(torch.tensor(captions))
     links = torch.stack([pictures, torch.arange(len(pictures))], dim=1)
     also = torch.tensor([[len(captions) - 1 - k, 0] for k in range(shared)], dtype=torch.long).reshape(-1, 2)
@@ -109,7 +109,7 @@ def test_one_way_is_not_enough_and_neither_is_a_tie():
     nothing_else = torch.eye(2, dtype=torch.bool)
     images, texts = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     assert forgetting.find_each_other(images, texts, nothing_else).tolist() == [True, True]
-    one_way = torch.tensor([[0.9, 0.0], [0.95, 1.0]])  # scores: text 1 is ahead of text 0 for picture 0
+    one_way = torch.tensor([[0.9, 0.0], [0.95, 1.0]])  # scores: text 1 is ahead of text 0 for image 0
     assert forgetting.find_each_other(images, one_way, nothing_else).tolist() == [False, True]
     alike = torch.ones(2, 2)
     assert forgetting.find_each_other(alike, alike, nothing_else).tolist() == [False, False]

@@ -1,6 +1,7 @@
 import torch
 
 from pairstill import api
+from pairstill.features.subset_selection import choose_pairs
 
 
 def test_pairs_are_real_ones_of_different_pictures_drawn_by_the_seed(heads_data, tmp_path):
@@ -12,5 +13,7 @@ def test_pairs_are_real_ones_of_different_pictures_drawn_by_the_seed(heads_data,
     found = (made.images[:, None] == encoded.pictures(train.images)).flatten(2).all(dim=2)
     pictures = found.nonzero()[:, 1].tolist()
     assert len(pictures) == len(set(pictures)) == 9
+    rows = choose_pairs("random", encoded.pair_features(train), 9, seed=0)
+    assert pictures == train.pairs.links[rows, 0].tolist()
     linked = {(picture, train.captions[text]) for picture, text in train.pairs.links.tolist()}
     assert {(picture, near[0]) for picture, near in zip(pictures, made.captions, strict=True)} <= linked

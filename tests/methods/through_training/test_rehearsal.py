@@ -49,7 +49,7 @@ def test_the_outer_loss_is_taken_without_dropout_and_leaves_the_student_in_train
 
 
 def test_pairs_that_were_optimised_teach_new_students_better():
-    """Pictures and texts of one hidden cause; eight random pairs are improved, and judged by students never seen."""
+    """Images and texts of one hidden cause; eight random pairs are improved, and judged by students never seen."""
     random = torch.Generator().manual_seed(0)
     cause = torch.randn(200, 3, generator=random)
     features, texts = (cause @ torch.randn(3, width, generator=random) for width in (5, 4))
@@ -87,7 +87,7 @@ def test_the_first_step_of_a_text_is_its_step_size(heads_data, tmp_path):
 
 
 def test_every_pair_steps_down_the_gradient_that_its_students_give(heads_data, tmp_path, monkeypatch):
-    """Exams that want more of every number of some pairs and less of those of the others, pictures in two turns."""
+    """Exams that want more of every number of some pairs and less of those of the others, images in two turns."""
     wanted = torch.tensor([[1.0], [1.0], [-1.0], [-1.0], [1.0], [-1.0]])
 
     def inner_loop(encoder, context, recipe, data, *place):
@@ -121,7 +121,7 @@ def test_texts_with_a_step_size_of_zero_stay_real_captions(heads_data, tmp_path)
 
 
 def test_images_of_a_large_set_are_updated_in_blocks(heads_data, tmp_path, monkeypatch):
-    """Half of the pictures move in an iteration; the others' features are those of their last turn."""
+    """Half of the images move in an iteration; the others' features are those of their last turn."""
     seen = []
     original = rehearsal.backward_through_dual_form
 
@@ -139,7 +139,7 @@ def test_images_of_a_large_set_are_updated_in_blocks(heads_data, tmp_path, monke
 
 
 def _seen_features(monkeypatch):
-    """What students will practise on, and whether the pictures learn from it, in each iteration."""
+    """What students will practise on, and whether the images learn from it, in each iteration."""
     seen, original = [], rehearsal.backward_through_dual_form
 
     def spy(student, start, data, *rest):
@@ -190,7 +190,7 @@ def test_pictures_with_a_step_size_of_zero_stay_and_pass_the_backbone_once(heads
     monkeypatch.setattr(
         StudentEncoder, "features", lambda self, pixels: passed.append(len(pixels)) or original(self, pixels)
     )
-    settings = replace(SHORT, iterations=4, image_lr=0, images_per_step=3)  # pictures that stay take no turns
+    settings = replace(SHORT, iterations=4, image_lr=0, images_per_step=3)  # images that stay take no turns
     distill(heads_data, tmp_path / "set", "rehearsal", 6, settings=settings)
     assert passed == [6]
     assert len(seen) == 4
@@ -286,7 +286,7 @@ def test_inner_students_are_as_wide_as_evaluated_ones(heads_data, tmp_path, monk
 
 
 def test_students_have_every_encoder_in_turn(heads_data, tmp_path, monkeypatch):
-    """Each iteration is of one encoder: its features of the pictures, a student of its width, its real features."""
+    """Each iteration is of one encoder: its features of the images, a student of its width, its real features."""
     read, drawn = [], []
     practise, draw = rehearsal.backward_through_dual_form, RealPairSampler.draw
 

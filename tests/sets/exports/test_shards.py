@@ -20,5 +20,5 @@ def test_pairs_are_cut_into_shards_and_read_back_in_their_order(tmp_path, monkey
 
 
 def test_a_folder_without_shards_is_said(tmp_path):
-    with pytest.raises(PairstillError, match="holds 0 pictures and 0 descriptions of pairs"):
+    with pytest.raises(PairstillError, match="holds 0 images and 0 descriptions of pairs"):
         shards.read(tmp_path)

@@ -9,7 +9,7 @@ INFO = {"method": "mdm", "normalisation": {"mean": [0.0] * 3, "std": [1.0] * 3}}
 
 
 def flat(red, count=5):
-    """A set whose pictures have one colour each: so much red, and the more green the later they come."""
+    """A set whose images have one colour each: so much red, and the more green the later they come."""
     colours = [(red, 50 * (row + 1), 7) for row in range(count)]
     images = torch.tensor(colours).reshape(count, 3, 1, 1).expand(-1, -1, 4, 4) / 255
     return DistilledSet(images, torch.zeros(count, 2), [["a caption $x_"] for _ in range(count)], INFO)

@@ -38,7 +38,7 @@ class Source:
 SOURCES = {
     "emoji": Source("emoji:open_emoji", "the embedded set: 64 px emoji of seven art styles"),
     "karpathy": Source("karpathy:open_karpathy", "Karpathy's JSON: Flickr8k, Flickr30k, COCO"),
-    "folder": Source("folder:open_folder", "pictures with metadata.jsonl, metadata.csv or captions.csv/.txt"),
+    "folder": Source("folder:open_folder", "images with metadata.jsonl, metadata.csv or captions.csv/.txt"),
     "parquet": Source("hub:open_parquet", "one or more Parquet files"),
     "webdataset": Source("hub:open_webdataset", "WebDataset shards: .tar files, {000..012} or * patterns"),
     "hf": Source("hub:open_hub", "a dataset on the Hugging Face Hub: owner/name or hf:owner/name:config"),

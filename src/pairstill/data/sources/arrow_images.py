@@ -1,4 +1,4 @@
-"""Pictures in Arrow tables, read one by one from memory-mapped files."""
+"""Images in Arrow tables, read one by one from memory-mapped files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pairstill.errors import PairstillError
 
 @dataclass(frozen=True)
 class ArrowImages:
-    """An image store over the picture column of one or more Hugging Face tables.
+    """An image store over the image column of one or more Hugging Face tables.
 
     Attributes:
-        tables: Each a `datasets.Dataset` of the picture column only; it pickles as the names of its files.
+        tables: Each a `datasets.Dataset` of the image column only; it pickles as the names of its files.
         column: That column.
         labels: What to call each table.
-        roots: Folders from which a picture may be read that is only named, not stored, in the table.
+        roots: Folders from which an image may be read that is only named, not stored, in the table.
     """
 
     tables: tuple[Any, ...]
@@ -36,7 +36,7 @@ class ArrowImages:
         return np.cumsum([len(table) for table in self.tables])
 
     def _find(self, index: int) -> tuple[int, int]:
-        """Table and row of a picture."""
+        """Table and row of an image."""
         table = int(np.searchsorted(self._ends, index, side="right"))
         return table, index - (int(self._ends[table - 1]) if table else 0)
 
@@ -49,7 +49,7 @@ class ArrowImages:
         return f"{self.labels[table]}, row {row}"
 
     def read(self, index: int) -> bytes:
-        """The encoded picture."""
+        """The encoded image."""
         table, row = self._find(index)
         return encoded(self.tables[table][row][self.column], self.roots, self.name(index))
 
@@ -60,19 +60,19 @@ class ArrowImages:
 
 
 def encoded(value: Any, roots: tuple[str, ...], name: str) -> bytes:
-    """The bytes of a picture cell: bytes, or a structure of bytes and path.
+    """The bytes of an image cell: bytes, or a structure of bytes and path.
 
     A path is followed only on the Hub or below one of `roots`: a table must not make us read other files.
     """
     if isinstance(value, bytes):
         return value
     if not isinstance(value, Mapping):
-        raise PairstillError(f"{name}: there is no picture. Drop the row or set image_column.")
+        raise PairstillError(f"{name}: there is no image. Drop the row or set image_column.")
     if value.get("bytes") is not None:
         return bytes(value["bytes"])
     path = value.get("path")
     if not path:
-        raise PairstillError(f"{name}: there is no picture. Drop the row.")
+        raise PairstillError(f"{name}: there is no image. Drop the row.")
     *archives, place = path.split("::")
     if place.startswith("hf://") and all(part.startswith(("zip://", "tar://")) for part in archives):
         import fsspec  # type: ignore[import-untyped]
@@ -92,6 +92,5 @@ def _read_below(path: str, roots: tuple[str, ...], name: str) -> bytes:
                 problem = error.strerror or str(error)
                 raise PairstillError(f"{name}: {real}: {problem}. Restore the file or drop the row.") from error
     raise PairstillError(
-        f"{name}: the picture's name {path!r} leads out of {' and '.join(roots)}. "
-        "Store the picture itself in the table."
+        f"{name}: the image's name {path!r} leads out of {' and '.join(roots)}. Store the image itself in the table."
     )

@@ -1,4 +1,4 @@
-"""From rows (pictures with captions and perhaps a split) to a PairDataset."""
+"""From rows (images with captions and perhaps a split) to a PairDataset."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def split_name(value: object, where: str) -> str:
 
 
 def link_captions(captions_of: Iterable[Sequence[str]], merge: bool) -> tuple[list[str], Indices]:
-    """Number the captions of every picture.
+    """Number the captions of every image.
 
     Args:
-        captions_of: For each picture its captions.
-        merge: Whether equal texts are one caption with several pictures. Empty texts are never merged, so
+        captions_of: For each image its captions.
+        merge: Whether equal texts are one caption with several images. Empty texts are never merged, so
             that each can be reported.
 
     Returns:
-        The captions, and the links as rows (picture, caption), shape [P, 2].
+        The captions, and the links as rows (image, caption), shape [P, 2].
     """
     captions: list[str] = []
     number: dict[str, int] = {}
@@ -61,7 +61,7 @@ def rows_of_splits(names: Iterable[str]) -> dict[str, Indices]:
 
 
 def complete_splits(splits: Mapping[str, Indices], spec: SourceSpec) -> dict[str, Indices]:
-    """Take the splits that are missing from the training pictures: same seed, same choice."""
+    """Take the splits that are missing from the training images: same seed, same choice."""
     from pairstill.runtime.seeds import numpy_generator
 
     complete = {name: splits.get(name, np.empty(0, np.int64)) for name in ("train", "val", "test")}
@@ -75,7 +75,7 @@ def complete_splits(splits: Mapping[str, Indices], spec: SourceSpec) -> dict[str
 
 
 def take_first(dataset: PairDataset, limit: int | None) -> PairDataset:
-    """At most `limit` pictures of each split, with their captions."""
+    """At most `limit` images of each split, with their captions."""
     if limit is None or all(len(rows) <= limit for rows in dataset.splits.values()):
         return dataset
     images = np.concatenate([np.sort(rows)[:limit] for rows in dataset.splits.values()])

@@ -1,4 +1,4 @@
-"""Which columns of a table hold the picture, its captions and its split."""
+"""Which columns of a table hold the image, its captions and its split."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _image(features: Mapping[str, Any], spec: SourceSpec, place: str) -> str:
     if named or len(pictures) == 1:
         return (named or pictures)[0]
     found = f"several: {', '.join(pictures)}" if pictures else f"none among: {', '.join(features)}"
-    raise PairstillError(f"{place}: which column holds the picture? Found {found}. Set image_column.")
+    raise PairstillError(f"{place}: which column holds the image? Found {found}. Set image_column.")
 
 
 def _captions(flat: Mapping[str, Any], spec: SourceSpec, place: str) -> tuple[str, ...]:

@@ -60,9 +60,9 @@ def _pictures() -> Any:
 def open_emoji(place: str, spec: SourceSpec, cache: Path | None) -> PairDataset:
     """Open the embedded set.
 
-    The texts belong to a concept and are shared by all its styles: links join every picture with every text
-    of its concept. Train: six styles. Test: 1,000 Noto pictures. Validation: the other Noto
-    pictures, about 650.
+    The texts belong to a concept and are shared by all its styles: links join every image with every text
+    of its concept. Train: six styles. Test: 1,000 Noto images. Validation: the other Noto
+    images, about 650.
     """
     import pyarrow.parquet as pq
 
@@ -91,7 +91,7 @@ def _drawn_before(rows: list[int]) -> set[int]:
 
 
 def _splits(styles: list[str]) -> dict[str, Indices]:
-    """Train by style; the test pictures are chosen by a fixed seed, so that scores can be compared."""
+    """Train by style; the test images are chosen by a fixed seed, so that scores can be compared."""
     from pairstill.runtime.seeds import numpy_generator
 
     is_test_style = np.array(styles) == TEST_STYLE

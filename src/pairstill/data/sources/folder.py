@@ -1,4 +1,4 @@
-"""A folder of pictures with a table of captions: JSON lines or CSV."""
+"""A folder of images with a table of captions: JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Result = dict[str, Any]
 
 @dataclass
 class _Picture:
-    """What the rows of one picture say together."""
+    """What the rows of one image say together."""
 
     where: str
     split: str | None
@@ -32,7 +32,7 @@ class _Picture:
 
 
 def open_folder(place: str, spec: SourceSpec, cache: Path | None) -> PairDataset:
-    """Open a folder of pictures with its table, or the table itself."""
+    """Open a folder of images with its table, or the table itself."""
     path = Path(place).expanduser()
     table = find_table(path)
     if table is None:
@@ -59,7 +59,7 @@ def find_table(path: Path) -> Path | None:
 
 
 def _gather(table: Path, spec: SourceSpec) -> dict[str, _Picture]:
-    """All pictures of the table in order; rows about the same picture are merged."""
+    """All images of the table in order; rows about the same image are merged."""
     pictures: dict[str, _Picture] = {}
     columns: tuple[str, str, str | None] | None = None
     for line, row in _rows(table):
@@ -70,7 +70,7 @@ def _gather(table: Path, spec: SourceSpec) -> dict[str, _Picture]:
         if picture.split != split:
             raise PairstillError(
                 f"{where}: {name} is in split '{split}' here and in '{picture.split}' at {picture.where}. "
-                "A picture belongs to one split."
+                "An image belongs to one split."
             )
         picture.captions.extend(texts)
     if not pictures:
@@ -116,7 +116,7 @@ def _csv_rows(lines: Any, table: Path) -> Iterator[tuple[int, Result]]:
 
 
 def _columns(row: Result, spec: SourceSpec, where: str) -> tuple[str, str, str | None]:
-    """The picture's column, the captions' and the split's, by the settings or by their usual names."""
+    """The image's column, the captions' and the split's, by the settings or by their usual names."""
     image = _column("image_column", spec.image_column, IMAGE_COLUMNS, row, where)
     caption = _column("caption_column", spec.caption_column, CAPTION_COLUMNS, row, where)
     split = spec.split_column or ("split" if "split" in row else None)

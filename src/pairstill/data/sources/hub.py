@@ -47,7 +47,7 @@ def open_parquet(place: str, spec: SourceSpec, cache: Path | None) -> PairDatase
 
 
 def open_webdataset(place: str, spec: SourceSpec, cache: Path | None) -> PairDataset:
-    """Open WebDataset shards: `.tar` files with pictures beside `.txt` or `.json`."""
+    """Open WebDataset shards: `.tar` files with images beside `.txt` or `.json`."""
     return _open_files(place, "webdataset", spec, cache)
 
 
@@ -153,7 +153,7 @@ def _load(request: _Request, cache: Path | None, streaming: bool) -> dict[str, A
 
 
 def _encoded(table: Any, column: str) -> Any:
-    """The table with its pictures left as they are stored."""
+    """The table with its images left as they are stored."""
     import datasets
 
     if isinstance(table.features[column], datasets.Image):
@@ -200,7 +200,7 @@ def _status(request: _Request) -> Iterator[tuple[str, int, int]]:
 
 
 def _pairs(tables: dict[str, Any], columns: Columns, request: _Request, spec: SourceSpec) -> PairDataset:
-    """Pictures stay on disk; captions and splits are read now."""
+    """Images stay on disk; captions and splits are read now."""
     pictures = [_encoded(table, columns.image).select_columns([columns.image]) for table in tables.values()]
     images = ArrowImages(
         tuple(pictures), columns.image, tuple(f"{request.place} {split}" for split in tables), request.roots

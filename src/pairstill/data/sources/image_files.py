@@ -1,4 +1,4 @@
-"""Pictures that are files below one folder."""
+"""Images that are files below one folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from pairstill.data.pair_dataset import is_unicode
 from pairstill.errors import PairstillError
 
-# Where the pictures of the usual downloads lie, seen from their annotations.
+# Where the images of the usual downloads lie, seen from their annotations.
 USUAL_FOLDERS = (
     "",
     "Images",
@@ -67,7 +67,7 @@ def file_images(root: Path, names: Sequence[str], where: Sequence[str], must_exi
     """A store over `root`, after refusing every name that leads out of it.
 
     Args:
-        root: Folder of the pictures.
+        root: Folder of the images.
         names: File names below it.
         where: For each name the annotation row, for errors.
         must_exist: Whether a missing file is an error now rather than when it is read.
@@ -80,7 +80,7 @@ def file_images(root: Path, names: Sequence[str], where: Sequence[str], must_exi
             listed = "".join(f"\n  {root / names[row]} ({where[row]})" for row in missing[:SHOWN])
             more = f"\n  and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
             raise PairstillError(
-                f"{len(missing)} of {len(names)} pictures are missing:{listed}{more}\n"
+                f"{len(missing)} of {len(names)} images are missing:{listed}{more}\n"
                 "Restore them, say where they are with images, or drop them with on_bad=skip."
             )
     return FileImages(root, names, where)
@@ -89,7 +89,7 @@ def file_images(root: Path, names: Sequence[str], where: Sequence[str], must_exi
 def _refuse_broken_names(names: Sequence[str], where: Sequence[str]) -> None:
     for name, place in zip(names, where, strict=True):
         if not is_unicode(name) or "\0" in name:
-            raise PairstillError(f"{place}: the picture's name {name!r} is no valid text. Rename the file.")
+            raise PairstillError(f"{place}: the image's name {name!r} is no valid text. Rename the file.")
 
 
 def _refuse_escapes(root: Path, names: Sequence[str], where: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ def _refuse_escapes(root: Path, names: Sequence[str], where: Sequence[str]) -> N
             if inside[folder] and (not linked or _is_inside(str(root / name), real_root)):
                 continue
         raise PairstillError(
-            f"{place}: the picture's name {name!r} leads out of {root}. "
+            f"{place}: the image's name {name!r} leads out of {root}. "
             "Names must stay below that folder; correct the row or set images to the right folder."
         )
 
@@ -117,7 +117,7 @@ def _is_inside(path: str, real_root: str) -> bool:
 
 
 def find_folder(base: Path, images: str | None, names: Iterable[str], annotations: Path) -> Path:
-    """The folder that holds these pictures: `images` when given, else one of the usual ones below `base`.
+    """The folder that holds these images: `images` when given, else one of the usual ones below `base`.
 
     The folder with the most of the given names wins; the first of equals.
     """
@@ -132,7 +132,7 @@ def find_folder(base: Path, images: str | None, names: Iterable[str], annotation
     if sample and max(hits, default=0) == 0:
         tried = ", ".join(str(base / usual) for usual in USUAL_FOLDERS)
         raise PairstillError(
-            f"the pictures of {annotations} were not found, for example {sample[0]}. Looked in: {tried}. "
+            f"the images of {annotations} were not found, for example {sample[0]}. Looked in: {tried}. "
             "Say where they are with images."
         )
     return folders[hits.index(max(hits))]

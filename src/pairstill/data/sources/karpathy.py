@@ -53,7 +53,7 @@ def _read(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = read if isinstance(read, dict) else {}
     entries = content.get("images")
     if not isinstance(entries, list) or not entries:
-        raise PairstillError(f"{path} is not a Karpathy file: it has no list 'images' with pictures in it.")
+        raise PairstillError(f"{path} is not a Karpathy file: it has no list 'images' with images in it.")
     for row, entry in enumerate(entries):
         if not isinstance(entry, dict) or not isinstance(entry.get("filename"), str):
             raise PairstillError(f"{path.name}, image {row}: no 'filename'.")

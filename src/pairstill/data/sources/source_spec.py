@@ -19,14 +19,14 @@ class SourceSpec:
 
     Attributes:
         source: `emoji`, a file or folder, shards, or a dataset on the Hugging Face Hub.
-        images: Folder of the pictures, when it is not beside the annotations.
-        image_column: Column that holds the picture or its file name; found by itself when not given.
+        images: Folder of the images, when it is not beside the annotations.
+        image_column: Column that holds the image or its file name; found by itself when not given.
         caption_column: Column that holds the caption or captions.
         split_column: Column that says train, val or test.
-        val_fraction: Share of pictures for validation where the source has no such split.
-        test_fraction: Share of pictures for testing where the source has no such split.
+        val_fraction: Share of images for validation where the source has no such split.
+        test_fraction: Share of images for testing where the source has no such split.
         streaming: Read rows one by one into a cache instead of fetching whole files first.
-        limit: At most this many pictures of each split; when streaming, this many rows of each stored split.
+        limit: At most this many images of each split; when streaming, this many rows of each stored split.
         seed: Seed of a split that is made here.
         on_bad: `error` stops at a missing file or broken row; `skip` leaves it to `check` to drop and count.
     """

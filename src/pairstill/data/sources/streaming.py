@@ -22,8 +22,8 @@ def stream_rows(
     """Write the rows of one streamed table to shards, and go on after those that are already there.
 
     Args:
-        table: A `datasets.IterableDataset` whose pictures stay encoded.
-        columns: Where its pictures and captions are.
+        table: A `datasets.IterableDataset` whose images stay encoded.
+        columns: Where its images and captions are.
         split: Name of the table; the first part of the shards' names.
         spec: Its `limit` ends the reading.
         folder: Where the shards go. `<split>.done` says that all are there.
@@ -59,7 +59,7 @@ def _rows_in(path: Path) -> int:
 def _rows(
     table: Any, columns: Columns, label: str, spec: SourceSpec, roots: tuple[str, ...]
 ) -> Iterator[dict[str, Any]]:
-    """What we keep of each row; a picture that cannot be had is empty when bad rows are to be skipped."""
+    """What we keep of each row; an image that cannot be had is empty when bad rows are to be skipped."""
     for row in table:
         try:
             picture = encoded(row.get(columns.image), roots, f"a row of {spec.source}, {label}")
@@ -91,5 +91,5 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
 
     schema = pa.schema([("image", pa.binary()), ("captions", pa.list_(pa.string())), ("split", pa.string())])
     with atomic(path) as temporary:
-        # Encoded pictures do not get smaller, so compressing them only takes time.
+        # Encoded images do not get smaller, so compressing them only takes time.
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="none")

@@ -1,1 +1,1 @@
-"""Generation: pictures are sampled from a generative model."""
+"""Generation: images are sampled from a generative model."""

@@ -1,11 +1,11 @@
 """EDGE (Zhao et al., 2025): pairs made by a diffusion model that was tuned to match its captions and to vary.
 
-The noise predictor is tuned through the pictures that it would restore, judged by a frozen CLIP:
+The noise predictor is tuned through the images that it would restore, judged by a frozen CLIP:
 
-    contrast * InfoNCE(CLIP(picture), CLIP(caption)) + diversity * mean cosine between different pairs
+    contrast * InfoNCE(CLIP(image), CLIP(caption)) + diversity * mean cosine between different pairs
 
-Then a picture is sampled for each of N real captions, drawn at random. EDGE also writes more captions for its pictures
-with a large language model; that part is not here: each pair keeps the caption that its picture was made from.
+Then an image is sampled for each of N real captions, drawn at random. EDGE also writes more captions for its images
+with a large language model; that part is not here: each pair keeps the caption that its image was made from.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Settings:
         contrast: Weight of InfoNCE.
         diversity: Weight of the cosine between different pairs.
         temperature: Of InfoNCE.
-        tuning_size: Pixels of the pictures that it is tuned on.
-        sampling_steps: Denoising steps for a new picture.
-        guidance: How far the caption pulls a new picture.
+        tuning_size: Pixels of the images that it is tuned on.
+        sampling_steps: Denoising steps for a new image.
+        guidance: How far the caption pulls a new image.
     """
 
     model: str = "stable-diffusion-v1-5/stable-diffusion-v1-5"
@@ -69,7 +69,7 @@ class Settings:
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
-    """Tune the model on the real pairs, then sample a picture for each of some real captions."""
+    """Tune the model on the real pairs, then sample an image for each of some real captions."""
     settings: Settings = context.settings
     rows = choose_pairs("random", context.encoded.pair_features(pairs), context.count, context.seed)
     model = DiffusionModel(settings.model, settings.judge, context.encoded.device)
@@ -135,7 +135,7 @@ def _sample(model: DiffusionModel, captions: Sequence[str], context: Context) ->
     settings: Settings = context.settings
     size = context.encoded.towers.image_size
     made = []
-    with progress(f"edge: {len(captions)} pictures", len(captions)) as advance:
+    with progress(f"edge: {len(captions)} images", len(captions)) as advance:
         for number, caption in enumerate(captions):
             random = generator(context.seed, "edge", "sample", number)
             made.append(model.sample(caption, size, settings.sampling_steps, settings.guidance, random))
@@ -149,4 +149,4 @@ def _stop_if_asked(context: Context) -> None:
         raise Interrupted("stopped; the epochs of tuning that were finished are kept.")
 
 
-METHOD = Method("edge", "sample pictures from a tuned diffusion model (EDGE; extra 'edge')", Settings, fit)
+METHOD = Method("edge", "sample images from a tuned diffusion model (EDGE; extra 'edge')", Settings, fit)

@@ -1,6 +1,6 @@
 """Forgetting: the real pairs that training learns and loses again most often (Toneva et al., 2019).
 
-After each epoch a pair is right if picture and caption find each other first. A pair that was right and is wrong an
+After each epoch a pair is right if image and caption find each other first. A pair that was right and is wrong an
 epoch later was forgotten once. Pairs are taken by how often they were forgotten, most often first; those that were
 never right come last, because nothing says that they can be learnt.
 
@@ -34,7 +34,7 @@ class Settings:
 
     Args:
         epochs: Epochs of training in which forgetting is counted.
-        group: Pairs among which picture and caption have to find each other.
+        group: Pairs among which image and caption have to find each other.
     """
 
     epochs: int = 10
@@ -45,7 +45,7 @@ class Settings:
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
-    """Pairs of different pictures, the most often forgotten first."""
+    """Pairs of different images, the most often forgotten first."""
     settings: Settings = context.settings
     links = pairs.pairs.links
     groups = deal_groups(links, settings.group, generator(context.seed, "forgetting", "groups"))
@@ -61,10 +61,10 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
 
 
 def deal_groups(links: Tensor, size: int, random: torch.Generator) -> list[Tensor]:
-    """Pairs [P, 2] in random groups of different pictures, of at most `size` and all of one size but for one pair.
+    """Pairs [P, 2] in random groups of different images, of at most `size` and all of one size but for one pair.
 
-    The pictures are shuffled, and their pairs dealt out like cards: with at least as many groups as a picture has
-    captions, no group gets two pairs of one picture.
+    The images are shuffled, and their pairs dealt out like cards: with at least as many groups as an image has
+    captions, no group gets two pairs of one image.
     """
     pictures = int(links[:, 0].max()) + 1
     place = torch.randperm(pictures, generator=random)
@@ -89,7 +89,7 @@ def right_pairs(images: Tensor, texts: Tensor, links: Tensor, groups: list[Tenso
 def find_each_other(images: Tensor, texts: Tensor, linked: Tensor) -> Tensor:
     """Whether row j of `images` [n, d] finds row j of `texts` [n, d] first, and the other way round too.
 
-    Other captions and pictures that belong to it (`linked` [n, n]) don't count as ahead; a tie with a wrong one does.
+    Other captions and images that belong to it (`linked` [n, n]) don't count as ahead; a tie with a wrong one does.
     """
     scores = images @ texts.T
     own, wrong = scores.diagonal(), scores.masked_fill(linked, -torch.inf)
@@ -114,7 +114,7 @@ def forgetting_order(right: Tensor, random: torch.Generator) -> Tensor:
 
 
 def first_of_each_picture(order: Tensor, links: Tensor) -> Tensor:
-    """`order` without the pairs whose picture was there before."""
+    """`order` without the pairs whose image was there before."""
     _, first = np.unique(links[order, 0].numpy(), return_index=True)
     return order[torch.from_numpy(np.sort(first))]
 

@@ -16,7 +16,7 @@ from pairstill.sets.distilled_set import DistilledSet
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
-    """Pairs of different pictures, in the order in which herding takes them."""
+    """Pairs of different images, in the order in which herding takes them."""
     rows, features = candidates_after_warm_up(pairs, context, context.settings.epochs)
     chosen = subset_selection.herding(in_memory(features.joint_rows()), context.count)
     return coreset(pairs, context, rows[chosen])

@@ -16,7 +16,7 @@ from pairstill.sets.distilled_set import DistilledSet
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
-    """Pairs of different pictures, farthest first."""
+    """Pairs of different images, farthest first."""
     rows, features = candidates_after_warm_up(pairs, context, context.settings.epochs)
     chosen = subset_selection.k_center(
         in_memory(features.image_rows()) + in_memory(features.text_rows()), context.count, context.seed

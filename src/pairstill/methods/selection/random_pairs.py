@@ -16,7 +16,7 @@ class Settings:
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
-    """Pairs of different pictures, each with one of its captions, drawn at random."""
+    """Pairs of different images, each with one of its captions, drawn at random."""
     return finished(pairs, context, *initial_pairs(pairs, context, "random"))
 
 

@@ -1,4 +1,4 @@
-"""LoRS (Xu et al., 2024): TESLA that also learns how similar each picture is to each text, at low rank.
+"""LoRS (Xu et al., 2024): TESLA that also learns how similar each image is to each text, at low rank.
 
     S = diag(a) + (alpha / r) L R'    a = 1, L ~ N(0, 1), R = 0 at first
 

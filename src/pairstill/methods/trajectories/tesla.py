@@ -18,7 +18,7 @@ class Settings(TrajectoryMatchingSettings):  # noqa: D101 (its settings are desc
 
 
 def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
-    """Students train with the weighted BCE, each picture matching its own text only."""
+    """Students train with the weighted BCE, each image matching its own text only."""
     identity = torch.eye(context.count)
     return match_trajectories(pairs, context, exact=False, similarity=lambda learnt: identity, learnable={})
 

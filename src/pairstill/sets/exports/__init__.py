@@ -1,6 +1,6 @@
 """Distilled sets in the forms that other tools read: a Hugging Face dataset, WebDataset shards, a folder of PNG files.
 
-Pictures become 8-bit there: what lies outside black...white is clipped, and `export.json` says how much that was.
+Images become 8-bit there: what lies outside black...white is clipped, and `export.json` says how much that was.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _was_stopped(folder: Path, to: str) -> bool:
 
 
 def load_export(folder: str | Path) -> DistilledSet:
-    """A distilled set out of an export, in any of its forms; its pictures have the 8 bits that the export has."""
+    """A distilled set out of an export, in any of its forms; its images have the 8 bits that the export has."""
     folder = Path(folder)
     record = read_record(folder)
     if record["form"] not in FORMATS:

@@ -1,4 +1,4 @@
-"""A Hugging Face dataset: one parquet file with pictures, embeddings and captions, and a card that says where it is."""
+"""A Hugging Face dataset: one parquet file with images, embeddings and captions, and a card that says where it is."""
 
 from __future__ import annotations
 

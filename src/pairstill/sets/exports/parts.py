@@ -1,4 +1,4 @@
-"""What every form of export holds: pictures of 8 bits, embeddings, captions, similarity, and how much was clipped."""
+"""What every form of export holds: images of 8 bits, embeddings, captions, similarity, and how much was clipped."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class Parts:
     def clipping(self) -> str:
         """A sentence for the card."""
         if not self.clipped.get("share"):
-            return "Pictures are 8-bit; nothing was clipped."
+            return "Images are 8-bit; nothing was clipped."
         share, by = 100 * self.clipped["share"], self.clipped["by"]
         return (
-            f"Pictures are 8-bit: {share:.1f} % of their values lay outside black...white, by {by:.0f} of 255 on "
+            f"Images are 8-bit: {share:.1f} % of their values lay outside black...white, by {by:.0f} of 255 on "
             "average, and were clipped. The set as pairstill keeps it has the exact values."
         )
 
@@ -78,7 +78,7 @@ def _normalisation(info: dict[str, Any] | Any) -> tuple[Tensor, Tensor]:
     known = info.get("normalisation")
     if not known:
         raise PairstillError(
-            "the set does not say how its pictures were normalised, so they can't be turned into pictures."
+            "the set does not say how its images were normalised, so they can't be turned into images."
         )
     mean, std = (torch.tensor(known[key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
     return mean, std

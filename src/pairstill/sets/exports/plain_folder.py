@@ -20,7 +20,7 @@ print(pairs[0]["image"], pairs[0]["text"])"""
 
 
 def write(parts: Parts, folder: Path) -> None:
-    """Write pictures, captions, and the tensors that PNG and JSON can't hold."""
+    """Write images, captions, and the tensors that PNG and JSON can't hold."""
     lines = []
     for row, picture in enumerate(parts.pictures):
         name = f"{row:05d}.png"

@@ -20,7 +20,7 @@ PAIRS_IN_A_SHARD = 1000
 USAGE = """import webdataset
 
 pairs = webdataset.WebDataset("PATH/TO/THIS/FOLDER/pairs-000000.tar").decode("pil").to_tuple("png", "txt", "json")
-picture, caption, rest = next(iter(pairs))"""
+image, caption, rest = next(iter(pairs))"""
 
 
 def write(parts: Parts, folder: Path) -> None:
@@ -52,7 +52,7 @@ def read(folder: Path) -> Parts:
                 elif member.name.endswith(".json"):
                     rows.append(json.loads(content.read()))
     if not rows or len(rows) != len(pictures):
-        raise PairstillError(f"{folder} holds {len(pictures)} pictures and {len(rows)} descriptions of pairs.")
+        raise PairstillError(f"{folder} holds {len(pictures)} images and {len(rows)} descriptions of pairs.")
     texts, similarity = numbers(rows)
     return Parts(np.stack(pictures), texts, [row["nearest_captions"] for row in rows], similarity)
 

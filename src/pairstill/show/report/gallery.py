@@ -1,4 +1,4 @@
-"""The pairs of a set as data for a page: pictures before and after, captions, and how far each has moved."""
+"""The pairs of a set as data for a page: images before and after, captions, and how far each has moved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pairstill.sets.distilled_set import DistilledSet
 from pairstill.sets.initial_record import InitialPairs
 
 BUDGET = 17 * 2**20
-"""Bytes of all pictures of a set; in a page they take a third more. Large sets are compressed more."""
+"""Bytes of all images of a set; in a page they take a third more. Large sets are compressed more."""
 QUALITIES = (88, 75, 60, 40)
 
 
@@ -37,7 +37,7 @@ def gallery(distilled: DistilledSet, initial: InitialPairs | None) -> dict[str, 
 
 
 def _within_budget(sets: list[Tensor]) -> list[list[str]]:
-    """Every picture as a data address, at the best quality that keeps all of them within the budget."""
+    """Every image as a data address, at the best quality that keeps all of them within the budget."""
     for quality in QUALITIES:
         encoded = [[_webp(picture, quality) for picture in pictures] for pictures in sets]
         if sum(len(data) for pictures in encoded for data in pictures) <= BUDGET:

@@ -114,7 +114,7 @@ def diagnostic_charts(run: RunRecord) -> list[str]:
     """What a teacher saw: three distributions of cosines, and the merge ratio of each layer."""
     found = run.diagnostics
     titles = {
-        "match": "cosine of a pair's picture and text",
+        "match": "cosine of a pair's image and text",
         "agreement": "cosine of two pairs' agreement",
         "discrepancy": "cosine of two pairs' discrepancy",
     }
@@ -141,12 +141,12 @@ def _run(run: RunRecord) -> Record:
     made = run.distilled
     facts = {
         "dataset": made.info.get("dataset", {}).get("name", "unknown"),
-        "training pictures": made.info.get("dataset", {}).get("training_images"),
+        "training images": made.info.get("dataset", {}).get("training_images"),
         "method": made.info.get("method"),
         "pairs": len(made),
         "image encoder": made.info.get("towers", {}).get("image"),
         "text encoder": made.info.get("towers", {}).get("text"),
-        "picture size": f"{made.images.shape[-1]} px",
+        "image size": f"{made.images.shape[-1]} px",
         "trained": made.info.get("towers", {}).get("train"),
         "protocol": run.config.get("protocol"),
         "chosen iteration": made.info.get("chosen", {}).get("iteration"),

@@ -1,4 +1,4 @@
-"""A PNG of initial against distilled pictures, each with the real caption nearest to its text."""
+"""A PNG of initial against distilled images, each with the real caption nearest to its text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def before_and_after(initial: DistilledSet, distilled: DistilledSet, path: Path,
             wrapped = "\n".join(textwrap.wrap(pairs.captions[row][0], 26, max_lines=3, placeholder=" …"))
             axis.text(0.5, -0.04, wrapped, transform=axis.transAxes, ha="center", va="top", fontsize=7)
     figure.suptitle(
-        f"{len(distilled)} pairs, {distilled.info.get('method', '')}: pictures with the nearest real caption",
+        f"{len(distilled)} pairs, {distilled.info.get('method', '')}: images with the nearest real caption",
         fontsize=10,
     )
     figure.tight_layout(h_pad=2.6)

@@ -136,23 +136,23 @@ class Pages:
                 index_of(self._folder(student), self._folder(data))
 
     async def find_pictures(self, request: Request) -> Response:
-        """Pictures for a sentence, by each of the students."""
+        """Images for a sentence, by each of the students."""
         sentence = request.query_params.get("q", "").strip()
         if not sentence:
             raise HTTPException(400, "an empty question")
         return await self._ask(request, lambda index: index.pictures_for(sentence[:1000]))
 
     async def find_captions(self, request: Request) -> Response:
-        """Captions for a picture, by each of the students; nothing is kept."""
+        """Captions for an image, by each of the students; nothing is kept."""
         picture = b""
         async for part in request.stream():
             picture += part
             if len(picture) > LARGEST_PICTURE:
-                raise HTTPException(413, "the picture is too large")
+                raise HTTPException(413, "the image is too large")
         return await self._ask(request, lambda index: index.captions_for(picture))
 
     async def picture(self, request: Request) -> Response:
-        """A test picture, small."""
+        """A test image, small."""
         row = request.query_params.get("row", "")
         data = self._folder(request.query_params.get("data", ""))
         found = await run_in_threadpool(thumbnail, data, int(row)) if row.isdigit() else None

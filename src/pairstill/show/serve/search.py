@@ -1,4 +1,4 @@
-"""Search the test split of prepared data with saved students: a sentence finds pictures, a picture finds captions."""
+"""Search the test split of prepared data with saved students: a sentence finds images, an image finds captions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LOADING = threading.Lock()
 
 @dataclass(frozen=True)
 class Index:
-    """A student with its vectors of all test pictures [I, d] and test captions [C, d].
+    """A student with its vectors of all test images [I, d] and test captions [C, d].
 
     Attributes:
         student: The model.
         images, texts: Unit vectors.
-        rows: Which pictures of the dataset the first are.
+        rows: Which images of the dataset the first are.
         captions: What the second are.
     """
 
@@ -41,7 +41,7 @@ class Index:
     captions: list[str]
 
     def pictures_for(self, sentence: str) -> list[dict[str, Any]]:
-        """The best pictures for a sentence, best first."""
+        """The best images for a sentence, best first."""
         scores = self.images @ self.student.encode_texts([sentence])[0]
         best = scores.topk(min(SHOWN, len(scores)))
         return [
@@ -50,7 +50,7 @@ class Index:
         ]
 
     def captions_for(self, picture: bytes) -> list[dict[str, Any]]:
-        """The best captions for a picture, best first, each once."""
+        """The best captions for an image, best first, each once."""
         scores = self.texts @ self.student.encode_images([picture])[0]
         found: dict[str, float] = {}
         for row in scores.topk(min(4 * SHOWN, len(scores))).indices.tolist():
@@ -79,7 +79,7 @@ def _index(student: Path, data: Path, changed: int) -> Index:
 
 
 def thumbnail(data: Path, row: int) -> bytes | None:
-    """A test picture of a prepared dataset as a small JPEG; None for any other picture."""
+    """A test image of a prepared dataset as a small JPEG; None for any other image."""
     prepared = _opened(data)
     if row not in _test_rows(data):
         return None
