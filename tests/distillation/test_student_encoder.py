@@ -1,9 +1,14 @@
 import numpy as np
+import pytest
 import torch
 
+from pairstill.distillation.functional_student import FunctionalStudent, StudentData
 from pairstill.distillation.student_encoder import RealPairSampler, StudentEncoder
+from pairstill.distillation.unrolled_dual_form import backward_through_dual_form
+from pairstill.distillation.unrolled_training import SgdSettings
 from pairstill.runtime.row_matrix import in_memory
 from pairstill.runtime.seeds import generator
+from pairstill.training.losses import info_nce
 from tests.support.students import OTHER
 
 
@@ -26,16 +31,49 @@ def test_an_outer_loss_takes_every_view_of_an_image_beside_a_caption_of_its_own(
     assert all((known[:, 0] == feature).all(dim=1).any() for feature in plain)
 
 
-def test_in_full_towers_a_rehearsing_student_is_a_scored_one_whose_backbone_stays(full_data):
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_in_full_a_student_of_the_inner_loop_is_an_evaluated_one_whose_first_layers_are_frozen(full_data, layers):
     encoded = full_data.encoded()
-    encoder = StudentEncoder(encoded, encoded.split("train"), 0, encoded.image_encoder)
+    encoder = StudentEncoder(encoded, encoded.split("train"), 0, encoded.image_encoder, layers)
     inner, evaluated = encoder.fresh_student(None, 3), encoded.new_model(3)
-    assert {name for name, _ in inner.named_parameters()} == set(evaluated.text_parameters())
+    trained, all_of_it = dict(inner.named_parameters()), dict(evaluated.named_parameters())
+    assert set(evaluated.text_parameters()) <= trained.keys() <= all_of_it.keys()
+    assert sum(value.dim() > 1 for value in inner.image_parameters().values()) >= layers
     pictures, texts = torch.rand(2, 3, 32, 32), torch.rand(2, encoded.text_width)
     with torch.no_grad():
         expected = evaluated.eval()(pictures, texts)
         found = inner.eval()(encoder.features(pictures), texts)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_inner_loop_in_full_trains_the_last_layers_as_sgd_does(full_data):
+    encoded = full_data.encoded()
+    encoder = StudentEncoder(encoded, encoded.split("train"), 0, encoded.image_encoder, 2)
+    student, other = encoder.fresh_student(None, 3), encoder.fresh_student(None, 3)
+    for module in (student, other):
+        module.text_head.dropout.p = 0.0
+    start = {name: value.detach() for name, value in student.named_parameters()}
+    inputs = encoder.features(torch.rand(6, 3, 32, 32)).detach().requires_grad_()
+    data = StudentData(inputs, torch.rand(6, encoded.text_width).requires_grad_(), torch.tensor(0.1), torch.tensor(0.1))
+    reached = {}
+
+    def outer_loss(parameters):
+        reached.update(parameters)
+        return torch.stack([value.square().sum() for value in parameters.values()]).sum()
+
+    batches = [torch.arange(6)] * 3
+    backward_through_dual_form(FunctionalStudent(student, 0), start, data, batches, SgdSettings(0.9, 1e-3), outer_loss)
+    optimiser = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+    for _ in batches:
+        loss = info_nce(*other(inputs.detach(), data.texts.detach()))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    for name, value in other.named_parameters():
+        if name in reached:
+            torch.testing.assert_close(reached[name].detach(), value.detach(), rtol=1e-3, atol=1e-5)
+    assert any(name.startswith("body.") for name in reached)
+    assert inputs.grad is not None and inputs.grad.abs().sum() > 0
 
 
 def test_another_encoder_sees_the_picture_and_not_the_normalised_pixels(heads_data):

@@ -12,7 +12,7 @@ from torch import Tensor
 from pairstill.experts.bank import Bank
 from pairstill.features.encoded_dataset import EncodedDataset, EncodedSplit
 from pairstill.runtime.checked_fields import checked
-from pairstill.runtime.old_names import under_new_names
+from pairstill.runtime.old_names import under_new_names, with_added
 from pairstill.runtime.run_folder import Run
 from pairstill.sets.distilled_set import DistilledSet, nearest_captions
 from pairstill.training.recall import Recall
@@ -84,7 +84,9 @@ def config_under_new_names(config: Mapping[str, Any], settings: type) -> dict[st
     """The config of a run that an older version may have written, by the names of this one."""
     renamed = {"also": "extra_encoders"}
     plain = {renamed.get(name, name): value for name, value in config.items()}
-    return {**plain, "settings": under_new_names(settings, config.get("settings", {}))}
+    written = under_new_names(settings, config.get("settings", {}))
+    student = with_added(Recipe, config.get("student", {}))
+    return {**plain, "settings": with_added(settings, written), "student": student}
 
 
 def finished(

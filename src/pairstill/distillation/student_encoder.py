@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from pairstill.data.pair_sampling import LinksByPicture
 from pairstill.features.encoded_dataset import EncodedDataset, EncodedSplit
 from pairstill.towers.image_encoder import ImageEncoder
+from pairstill.towers.truncation import truncate
 from pairstill.towers.two_tower import TwoTower, build_heads
 
 
@@ -18,34 +20,47 @@ class StudentEncoder:
     """One of the image encoders with which students train in the inner loop.
 
     Attributes:
+        encoded: The dataset through all of it, or through its first layers where students train the others.
         real: The real pairs as its features.
     """
 
-    def __init__(self, encoded: EncodedDataset, pairs: EncodedSplit, views: int, pixels_for: ImageEncoder) -> None:
-        """`pixels_for` is the encoder whose normalisation the synthetic pixels have."""
-        self._encoded, self._pixels_for = encoded, pixels_for
+    def __init__(
+        self, encoded: EncodedDataset, pairs: EncodedSplit, views: int, pixels_for: ImageEncoder, layers: int = 0
+    ) -> None:
+        """`pixels_for` is the encoder whose normalisation the synthetic pixels have.
+
+        In `full` students train the last `layers` layers of the backbone, on features of those before them.
+        """
+        self._towers, self._width, self._tail = encoded.towers, encoded.image_encoder.width, None
+        if layers and encoded.towers.train == "full":
+            trunk, self._tail = truncate(encoded.image_encoder, encoded.towers.image_size, layers)
+            encoded = encoded.behind(trunk)
+        self.encoded, self._pixels_for = encoded, pixels_for
         self.real = RealPairSampler(pairs, encoded, views)
 
     @property
     def fingerprint(self) -> str:
         """Of the encoder."""
-        return self._encoded.image_encoder.fingerprint
+        return self.encoded.image_encoder.fingerprint
 
     def features(self, pixels: Tensor) -> Tensor:
         """Pixels [N, 3, S, S], normalised for `pixels_for`, to features [N, d]."""
-        own, other = self._encoded.image_encoder, self._pixels_for
+        own, other = self.encoded.image_encoder, self._pixels_for
         if (own.mean, own.std) != (other.mean, other.std):
             pixels = own.normalise(other.denormalise(pixels))
-        return self._encoded.through_backbone(pixels)
+        return self.encoded.through_backbone(pixels)
 
     def fresh_student(self, width: int | None, seed: int) -> TwoTower:
-        """All that a student trains but the backbone: two projectors in `heads`, in `full` the texts' alone.
+        """All that a student trains: two projectors in `heads`; in `full` the texts', and the tail of the backbone.
 
         In `heads` they are as wide as those of evaluated students, unless a width is given.
         """
-        encoded = self._encoded
-        towers = replace(encoded.towers, embed_dim=width or encoded.towers.embed_dim)
-        return build_heads(towers, encoded.image_encoder.width, encoded.text_width, seed).to(encoded.device)
+        encoded = self.encoded
+        towers = replace(self._towers, embed_dim=width or self._towers.embed_dim)
+        model = build_heads(towers, self._width, encoded.text_width, seed)
+        if self._tail is not None:
+            model.body = copy.deepcopy(self._tail)
+        return model.to(encoded.device)
 
 
 class RealPairSampler:

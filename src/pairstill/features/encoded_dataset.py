@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -149,6 +150,14 @@ class EncodedDataset:
         """A fresh model: pretrained backbone (in `full`), heads from the seed."""
         model = build_model(self.towers, self.image_encoder, self.text_width, seed)
         return model.to(self.device)
+
+    def behind(self, trunk: ImageEncoder) -> EncodedDataset:
+        """The same dataset with the first layers of its image encoder in place of all of it."""
+        other = copy.copy(self)
+        for name in ("image_features", "backbone", "front"):  # what was cached is the whole encoder's
+            vars(other).pop(name, None)
+        other.image_encoder = trunk
+        return other
 
     def under(self, image: str) -> EncodedDataset:
         """The same dataset through another image encoder."""

@@ -1,6 +1,7 @@
-"""Settings that were renamed: they are still read under their old names, and what was made with them keeps its keys.
+"""Settings that were renamed or added: old names are still read, and what was made before keeps its keys.
 
-A dataclass field says what it was called: `field(default=..., metadata={"was": "old_name"})`.
+A dataclass field says what it was called, `field(default=..., metadata={"was": "old_name"})`, or that it came after
+sets had been made without it, `field(default=..., metadata={"added": True})`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,21 @@ def under_new_names(kind: type, values: Mapping[str, Any], where: str | None = N
 
 
 def under_old_names(settings: Any) -> dict[str, Any]:
-    """All of a dataclass' values by the names that its fields had first: digests made of them never change."""
+    """All of a dataclass' values by the names that its fields had first: digests made of them never change.
+
+    A field that was added later counts once it differs from its default.
+    """
     return {
-        field.metadata.get("was", field.name): getattr(settings, field.name) for field in dataclasses.fields(settings)
+        field.metadata.get("was", field.name): getattr(settings, field.name)
+        for field in dataclasses.fields(settings)
+        if not ("added" in field.metadata and getattr(settings, field.name) == field.default)
     }
+
+
+def with_added(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a dataclass' fields, with the defaults of those that were added after they were written down."""
+    added = {field.name: field.default for field in dataclasses.fields(kind) if "added" in field.metadata}
+    return {**added, **values}
 
 
 def warn_of_old_name(old: str, new: str) -> None:

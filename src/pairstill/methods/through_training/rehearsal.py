@@ -76,6 +76,8 @@ class Settings:
             that train for longer than any inner loop pass their best.
         student_width: Width of the students' embeddings in towers `heads`, that of the towers by default; narrow
             students are faster and teach less.
+        trained_layers: Last layers of the backbone that students train in regime `full`, at least; those before them
+            are frozen in the inner loop, and 0 freezes all.
         student_lr: Step size of the students; like all of their training, that of evaluated students by default.
         student_momentum: Their momentum.
         real_batch: Real pairs in an outer loss.
@@ -101,6 +103,7 @@ class Settings:
     inner_epochs: int = field(default=40, metadata={"was": "passes"})
     min_inner_epochs: int = field(default=10, metadata={"was": "least_passes"})
     student_width: int | None = field(default=None, metadata={"was": "width"})
+    trained_layers: int = field(default=4, metadata={"added": True})
     student_lr: float | None = None
     student_momentum: float | None = None
     real_batch: int = 2048
@@ -115,7 +118,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         counts = ("iterations", "students", "inner_epochs", "min_inner_epochs", "images_per_step", "check_every")
-        least = {**dict.fromkeys(counts, 1), "student_width": 1, "views": 0, "real_batch": 2}
+        least = {**dict.fromkeys(counts, 1), "student_width": 1, "views": 0, "real_batch": 2, "trained_layers": 0}
         check_settings(self, {**least, "image_lr": 0, "text_lr": 0}, ("student_lr",))
         if self.image_lr == self.text_lr == 0:
             raise PairstillError("settings.image_lr and settings.text_lr are both 0: nothing would be learnt.")
@@ -181,10 +184,12 @@ def _student_encoders(pairs: EncodedSplit, context: Context) -> dict[str, Studen
     """The image encoders that students have, by the name under which the features of the images are kept."""
     settings: Settings = context.settings
     own = context.encoded
-    encoders = {"features": StudentEncoder(own, pairs, settings.views, own.image_encoder)}
+    views, layers = settings.views, settings.trained_layers
+    encoders = {"features": StudentEncoder(own, pairs, views, own.image_encoder, layers)}
     for name in settings.extra_encoders:
         other = own.under(name)
-        encoders[f"features.{name}"] = StudentEncoder(other, other.split("train"), settings.views, own.image_encoder)
+        train_split = other.split("train")
+        encoders[f"features.{name}"] = StudentEncoder(other, train_split, views, own.image_encoder, layers)
     return encoders
 
 
@@ -230,18 +235,18 @@ def _inner_loop(
 
 def _write_diagnostics(pairs: EncodedSplit, context: Context, encoder: StudentEncoder, chosen: ChosenIterate) -> None:
     """Write cosines of real, initial and distilled pairs, as a student of the chosen ones embeds them."""
-    encoded, random = context.encoded, generator(context.seed, "rehearsal", "anatomy")
+    own, random = context.encoded.image_encoder, generator(context.seed, "rehearsal", "anatomy")
     first = read_initial_pairs(context.run.folder)
     assert first is not None, "initial pairs are always kept"
-    device, rows = encoded.device, torch.arange(context.count)
+    device, rows = context.encoded.device, torch.arange(context.count)
     with torch.no_grad():
-        images = [encoded.image_encoder.normalise(first.pictures), chosen.images]
-        before, after = (encoded.through_backbone(part.to(device)) for part in images)
+        images = [own.normalise(first.pictures), chosen.images]
+        before, after = (encoder.features(part.to(device)) for part in images)
     model = encoder.fresh_student(context.settings.student_width, derive(context.seed, "rehearsal", "anatomy"))
     train(model, TrainingPairs(TensorInputs(after), chosen.texts, torch.stack([rows, rows], 1)), context.student, 0)
     model.eval()
     with torch.no_grad():
-        real = model(*RealPairSampler(pairs, encoded).draw(SHOWN_REAL_PAIRS, random))
+        real = model(*RealPairSampler(pairs, encoder.encoded).draw(SHOWN_REAL_PAIRS, random))
         initial = model(before, first.texts.to(device))
         found = pair_diagnostics(real, initial, model(after, chosen.texts.to(device)))
     write_json(context.run.folder / DIAGNOSTICS, found)
