@@ -1,4 +1,4 @@
-# On a fresh machine: `make demo` or `make test`. Both set up .venv first.
+# On a fresh machine: `make demo`, `make test` or `make lint`. Each sets up .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,7 +32,7 @@ format: $(READY)
 # The reference from the code, then the site in runs/site.
 docs: $(READY)
 	$(BIN)/python docs/make_reference.py
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Known faults of what is installed. Needs the network; a package that could not be looked up is an error too.
 audit: $(READY)

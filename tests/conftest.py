@@ -202,10 +202,11 @@ def sets(tmp_path_factory, heads_data, heads_bank):
 
 @pytest.fixture
 def context(heads_data, tmp_path):
-    """`context(method, count, **settings)`: what a method that warms a model up may use, two epochs unless said."""
+    """`context(method, count, **settings)`: what a coreset may use; one with a warm-up has two epochs."""
 
     def make(method, count=6, **settings):
-        chosen = METHODS[method].settings(**{"epochs": 2, **settings})
+        kind = METHODS[method].settings
+        chosen = kind(**{**({"epochs": 2} if hasattr(kind, "epochs") else {}), **settings})
         return Context(method, heads_data.encoded(), count, 0, chosen, Run(tmp_path / "run", {}, resume=True))
 
     return make

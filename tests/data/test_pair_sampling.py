@@ -2,7 +2,7 @@ import torch
 
 from pairstill.data.pair_sampling import LinksByPicture
 from pairstill.runtime.seeds import generator
-from pairstill.training.training_loop import one_link_per_picture
+from pairstill.training.training_loop import one_link_per_image
 
 
 def links(pictures=30, seed=0):
@@ -18,7 +18,7 @@ def test_a_draw_is_one_link_of_each_picture_and_then_some_of_them():
     pairs = links()
     for seed, size in ((0, 1), (1, 12), (2, 30), (3, 99)):
         slow, fast = generator(seed), generator(seed)
-        every = one_link_per_picture(pairs, slow)
+        every = one_link_per_image(pairs, slow)
         expected = every[torch.randperm(len(every), generator=slow)[:size]]
         assert torch.equal(LinksByPicture(pairs).draw(size, fast), expected)
         assert torch.equal(torch.rand(3, generator=slow), torch.rand(3, generator=fast))

@@ -4,13 +4,14 @@ import torch
 
 from pairstill.data.decoding import decode
 from pairstill.distillation.coreset import coreset
+from pairstill.methods import METHODS
 from tests.support.coresets import rows_chosen
 
-NAMES = ("herding", "k-center", "forgetting")
+NAMES = [name for name, method in METHODS.items() if "coreset" in method.fit.__globals__]
 
 
 @pytest.mark.parametrize("method", NAMES)
-def test_no_picture_is_chosen_twice_even_when_all_are(method, context, monkeypatch):
+def test_no_image_is_chosen_twice_even_when_all_are(method, context, monkeypatch):
     context = context(method, count=96)
     pairs = context.encoded.split("train")
     chosen = rows_chosen(pairs, context, method, monkeypatch)

@@ -13,8 +13,8 @@ from pairstill.distillation.outer_loop import optimise
 from pairstill.distillation.synthetic_pairs import SyntheticPairs
 from pairstill.errors import PairstillError
 from pairstill.runtime.run_folder import Run, read_events
-from tests.methods.test_conformance import SHORT, settings_of
 from tests.support.distilling import distill, files_of
+from tests.support.quick_settings import SHORT, settings_of
 
 
 class _Stop(Exception):

@@ -11,6 +11,7 @@ from pairstill.features.subset_selection import (
     cells_of,
     choose_pairs,
     clusters_of,
+    first_of_each_image,
     herding,
     k_center,
     kmeans,
@@ -161,3 +162,9 @@ def test_kmeans_sees_a_sample_of_many_rows_only(monkeypatch):
     assert not torch.equal(less, whole)
     assert torch.equal(kmeans(matrix, 5, seed=0), less)
     assert torch.equal(kmeans(sample(matrix, 3999, 0), 5, seed=0), less)
+
+
+def test_only_the_first_pair_of_an_image_is_kept():
+    links = torch.tensor([[0, 0], [0, 1], [1, 2], [1, 3], [2, 4]])
+    order = torch.tensor([3, 1, 2, 0, 4])
+    assert first_of_each_image(order, links).tolist() == [3, 1, 4]

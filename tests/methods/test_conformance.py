@@ -1,4 +1,4 @@
-"""What every method promises, tried on each of them. A new method adds its quick values to `SETTINGS`."""
+"""What every method promises, tried on each of them, with the settings of `tests/support/quick_settings.py`."""
 
 from dataclasses import replace
 
@@ -9,35 +9,7 @@ from pairstill.methods import METHODS
 from pairstill.training.protocols import protocol_named
 from tests.conftest import hidden_test_split
 from tests.support.distilling import QUICK, distill, files_of
-
-MATCHING = {"iterations": 3, "check_every": 3, "inner_steps": 2, "inner_batch": 4, "image_lr": 1.0, "text_lr": 1.0}
-SETTINGS = {
-    "mdm": {"iterations": 6, "check_every": 3, "image_lr": 10.0, "text_lr": 1.0, "real_batch": 16},
-    "dm": {"iterations": 4, "check_every": 4, "image_lr": 10.0, "text_lr": 1.0, "real_batch": 16},
-    "herding": {"epochs": 1},
-    "k-center": {"epochs": 1},
-    "forgetting": {"epochs": 2},
-    "mtt-vl": MATCHING,
-    "tesla": MATCHING,
-    "lors": {**MATCHING, "similarity_lr": 0.1},
-    "rehearsal": {
-        "images_per_step": 4,
-        "iterations": 4,
-        "check_every": 2,
-        "inner_epochs": 3,
-        "student_width": 8,
-        "real_batch": 16,
-    },
-    "edge": {"epochs": 1, "batch_size": 64, "tuning_size": 16, "sampling_steps": 2},
-}
-"""Values of each method with which it takes a second."""
-
-
-def settings_of(method):
-    return METHODS[method].settings(**SETTINGS.get(method, {}))
-
-
-SHORT = settings_of("mdm")
+from tests.support.quick_settings import SHORT, settings_of
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -14,9 +14,9 @@ from pairstill.runtime.run_folder import Run, read_events
 from pairstill.show.serve.served_folder import ServedFolder, progress_of
 from pairstill.training.training_recipe import Recipe
 from tests.conftest import TINY_HEADS, write_shapes
-from tests.methods.test_conformance import settings_of
 from tests.support.distilling import distill, files_of
 from tests.support.killing import made
+from tests.support.quick_settings import settings_of
 
 DAY = 86_400.0
 JUMPS = (0.0, -3 * DAY, 400 * DAY, -20 * 365 * DAY, 1.0, 90 * DAY)

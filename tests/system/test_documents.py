@@ -28,6 +28,38 @@ def test_no_generated_page_is_stale(name):
     assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run: make docs"
 
 
+EXAMPLE = """
+import sys
+sys.path.insert(0, {root!r})
+import pairstill.methods.selection as family
+family.__path__.append({folder!r})
+from pairstill.methods import METHODS
+from pairstill.methods.selection.most_words import METHOD
+METHODS[METHOD.name] = METHOD
+from tests.conftest import *
+"""
+
+
+@pytest.mark.slow
+def test_the_method_and_the_test_of_the_guide_work(tmp_path):
+    guide = (ROOT / "docs/how-to/add-a-method.md").read_text()
+    method, its_test = re.findall(r"(?ms)^```python\n(.*?)^```", guide)
+    (tmp_path / "most_words.py").write_text(method)
+    (tmp_path / "test_most_words.py").write_text(its_test)
+    (tmp_path / "conftest.py").write_text(EXAMPLE.format(root=str(ROOT), folder=str(tmp_path)))
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "--rootdir", str(tmp_path), str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_in_the_documents_exist(page):
+    """Paths of the project in backticks: `tests/...`, `src/...`, `docs/...`, `recipes/...`, `benchmarks/...`."""
+    for name in re.findall(r"`((?:tests|src|docs|recipes|benchmarks|examples)/[\w./-]+\.\w+)`", page.read_text()):
+        placeholder = re.search(r"/a/|NAME|most_words", name)
+        assert placeholder or (ROOT / name).exists(), name
+
+
 def test_every_method_is_told_of():
     methods = (ROOT / "docs/explanation/methods.md").read_text()
     assert re.findall(r"^\|`([\w-]+)`\|", methods, re.MULTILINE) == list(METHODS)

@@ -19,8 +19,8 @@ from pairstill.sets.distilled_set import load
 from pairstill.towers.two_tower import TwoTower
 from pairstill.training.training_loop import TrainingDiverged, train
 from pairstill.training.training_recipe import Recipe
-from tests.methods.test_conformance import settings_of
 from tests.support.distilling import distill, files_of
+from tests.support.quick_settings import settings_of
 
 ITERATIVE = [name for name, method in METHODS.items() if hasattr(method.settings(), "iterations")]
 

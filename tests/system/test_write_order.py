@@ -11,8 +11,8 @@ from pairstill.sets.exports import FORMATS, export
 from pairstill.show.report.page import write_report
 from pairstill.training.training_recipe import Recipe
 from tests.conftest import TINY_HEADS, write_shapes
-from tests.methods.test_conformance import settings_of
 from tests.support.distilling import distill
+from tests.support.quick_settings import settings_of
 
 pytestmark = [
     pytest.mark.crash,

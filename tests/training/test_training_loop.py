@@ -4,7 +4,7 @@ import torch
 from pairstill.errors import PairstillError
 from pairstill.features.training_pairs import TensorInputs, TrainingPairs
 from pairstill.training.student_training import model_recall
-from pairstill.training.training_loop import batches, one_link_per_picture, train
+from pairstill.training.training_loop import batches, one_link_per_image, train
 from pairstill.training.training_recipe import Recipe
 from tests.training.conftest import identity
 
@@ -43,7 +43,7 @@ def test_the_step_size_falls_at_half(heads_data, monkeypatch):
 
 def test_one_caption_per_picture_is_drawn_anew():
     links = torch.stack([torch.arange(6).repeat_interleave(5), torch.arange(30)], 1)
-    drawn = [one_link_per_picture(links, torch.Generator().manual_seed(seed)) for seed in range(20)]
+    drawn = [one_link_per_image(links, torch.Generator().manual_seed(seed)) for seed in range(20)]
     for chosen in drawn:
         assert sorted(chosen[:, 0].tolist()) == list(range(6))
         assert torch.equal(chosen[:, 1] // 5, chosen[:, 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -21,14 +22,18 @@ def parse(name: str, function: Callable[..., None], arguments: list[str]) -> dic
     from jsonargparse import ArgumentError
 
     settings = _settings_of(function, arguments)
-    parser = parser_of(name, function, settings)
+    parser, which = parser_of(name, function, settings), ""
+    if settings is not None:
+        which = f" --method {_method_of(arguments)}"
+        if not dataclasses.fields(settings):
+            parser.description = f"{parser.description}\n\nMethod '{_method_of(arguments)}' has no settings."
     words = _with_underscores(arguments, function)
     if settings is not None:
         words = _with_new_names(words, settings)
     try:
         namespace = parser.parse_args(words)
     except ArgumentError as error:
-        raise PairstillError(f"{_readable(str(error))} See: pairstill {name} --help") from None
+        raise PairstillError(f"{_readable(str(error))} See: pairstill {name}{which} --help") from None
     instantiate = getattr(parser, "instantiate", parser.instantiate_classes)  # its name before jsonargparse 4.49
     values = instantiate(namespace).as_dict()
     return {key: value for key, value in values.items() if key not in ("config", "print_config")}

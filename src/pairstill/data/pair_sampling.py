@@ -18,7 +18,7 @@ class LinksByPicture:
     def draw(self, size: int, random: torch.Generator) -> Tensor:
         """`size` different images, each with one of its captions, all at random: links [size, 2].
 
-        All links are shuffled, and an image takes the first of its own: the same draw as `one_link_per_picture`
+        All links are shuffled, and an image takes the first of its own: the same draw as `one_link_per_image`
         and then some of its rows, from the same random numbers.
         """
         shuffled = torch.randperm(len(self._links), generator=random)

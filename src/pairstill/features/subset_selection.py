@@ -42,8 +42,13 @@ class PairFeatures:
 def random_pairs(features: PairFeatures, count: int, seed: int) -> Tensor:
     """Pairs of `count` different images, each with one of its captions, drawn at random."""
     order = torch.randperm(len(features.links), generator=generator(seed, "random pairs"))
-    _, first = np.unique(features.links[order, 0].numpy(), return_index=True)
-    return order[torch.from_numpy(np.sort(first))[:count]]
+    return first_of_each_image(order, features.links)[:count]
+
+
+def first_of_each_image(order: Tensor, links: Tensor) -> Tensor:
+    """`order`, rows of `links` [P, 2], without the pairs whose image was there before."""
+    _, first = np.unique(links[order, 0].numpy(), return_index=True)
+    return order[torch.from_numpy(np.sort(first))]
 
 
 def kmeans_pairs(rows: RowMatrix, count: int, seed: int) -> Tensor:

@@ -26,10 +26,11 @@ def results_table(rows: Sequence[Result], title: str = "") -> Table:
     table = Table(
         title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="", caption_justify="left"
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")  # the one that gives way where the terminal is narrow
     for name in ("pairs", "IR@1", "IR@5", "IR@10", "TR@1", "TR@5", "TR@10", "mean"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.caption = f"mean ± standard deviation over {rows[0].seeds} students" if rows else None
+    if rows:
+        table.caption = f"mean ± standard deviation over {rows[0].seeds} student{'s' * (rows[0].seeds > 1)}"
     for row in [*sets, *(row for row in rows if row.method == "full")]:
         style = "bold" if row.method != "full" and row.mean == best else "dim" if row.method == "full" else ""
         cells = [row.method, f"{row.pairs:,}", *(f"{getattr(row, metric):.1f}" for metric in METRICS)]

@@ -27,7 +27,7 @@ def batches(count: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
             yield rows
 
 
-def one_link_per_picture(links: Tensor, random: torch.Generator) -> Tensor:
+def one_link_per_image(links: Tensor, random: torch.Generator) -> Tensor:
     """Of each image's links [P, 2] one, drawn at random."""
     shuffled = links[torch.randperm(len(links), generator=random)]
     order = torch.argsort(shuffled[:, 0], stable=True)
@@ -78,7 +78,7 @@ def _train_epoch(
     model.train()
     loss = torch.zeros(())
     device = next(model.parameters()).device
-    links = one_link_per_picture(pairs.links, random) if recipe.one_caption else pairs.links
+    links = one_link_per_image(pairs.links, random) if recipe.one_caption else pairs.links
     for rows in batches(len(links), recipe.batch_size, random):
         image_rows, text_rows = links[rows].unbind(1)
         inputs = pairs.inputs.take(image_rows, random).to(device)

@@ -8,8 +8,8 @@ import torch
 from pairstill.distillation.distribution_matching import Init
 from pairstill.methods.distributions import mdm
 from pairstill.training.losses import info_nce, kernel_energy
-from tests.methods.test_conformance import SHORT
 from tests.support.distilling import distill
+from tests.support.quick_settings import SHORT
 
 
 def test_mdm_moves_pictures_and_texts_and_lowers_its_loss(heads_data, heads_bank, tmp_path):

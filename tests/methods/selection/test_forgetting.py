@@ -59,12 +59,6 @@ def test_most_forgotten_first_never_learnt_last_ties_by_the_seed():
     assert len(orders) > 4
 
 
-def test_only_the_first_pair_of_a_picture_is_kept():
-    links = torch.tensor([[0, 0], [0, 1], [1, 2], [1, 3], [2, 4]])
-    order = torch.tensor([3, 1, 2, 0, 4])
-    assert forgetting.first_of_each_picture(order, links).tolist() == [3, 1, 4]
-
-
 def links_with(captions, shared=0):
     """Images with so many captions each; the last `shared` images also have caption 0."""
     pictures = torch.arange(len(captions)).repeat_interleave(torch.tensor(captions))

@@ -2,8 +2,8 @@ import pytest
 
 from pairstill.distillation import trajectory_matching
 from pairstill.runtime.files import read_tensors
-from tests.methods.test_conformance import settings_of
 from tests.support.distilling import distill
+from tests.support.quick_settings import settings_of
 
 
 def test_it_goes_through_the_whole_unroll_and_learns_the_students_step_sizes(

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from pairstill.distillation import trajectory_matching
-from tests.methods.test_conformance import settings_of
 from tests.support.distilling import distill
+from tests.support.quick_settings import settings_of
 
 
 def test_it_goes_step_by_step_and_each_picture_matches_its_own_text_only(heads_data, heads_bank, tmp_path, monkeypatch):

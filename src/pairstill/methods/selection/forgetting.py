@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from pairstill.distillation.coreset import coreset
 from pairstill.distillation.setting_checks import check_settings
 from pairstill.distillation.warm_up import warm_up
 from pairstill.features.encoded_dataset import EncodedSplit
+from pairstill.features.subset_selection import first_of_each_image
 from pairstill.runtime.seeds import generator
 from pairstill.sets.distilled_set import DistilledSet
 from pairstill.towers.two_tower import TwoTower
@@ -57,7 +57,7 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
 
     warm_up(pairs, context, settings.epochs, after_epoch)
     order = forgetting_order(torch.stack(history), generator(context.seed, "forgetting", "ties"))
-    return coreset(pairs, context, first_of_each_picture(order, links)[: context.count])
+    return coreset(pairs, context, first_of_each_image(order, links)[: context.count])
 
 
 def deal_groups(links: Tensor, size: int, random: torch.Generator) -> list[Tensor]:
@@ -111,12 +111,6 @@ def forgetting_order(right: Tensor, random: torch.Generator) -> Tensor:
     score = forgetting_events(right).masked_fill(never_learnt(right), -1)
     shuffled = torch.randperm(len(score), generator=random)
     return shuffled[torch.argsort(score[shuffled], descending=True, stable=True)]
-
-
-def first_of_each_picture(order: Tensor, links: Tensor) -> Tensor:
-    """`order` without the pairs whose image was there before."""
-    _, first = np.unique(links[order, 0].numpy(), return_index=True)
-    return order[torch.from_numpy(np.sort(first))]
 
 
 METHOD = Method("forgetting", "real pairs that training forgets most often", Settings, fit)
