@@ -34,7 +34,7 @@ from pairstill.towers.two_tower import Towers
 from pairstill.training.protocols import protocol_named
 from pairstill.training.student_training import learnt_recipe, model_recall
 from pairstill.training.training_loop import train
-from pairstill.training.training_recipe import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
+from pairstill.training.training_recipe import Recipe, RecipeChanges, changed, expert_recipe
 
 Device = Literal["auto", "cpu", "cuda"]
 DEFAULT_METHOD = "rehearsal"
@@ -63,17 +63,19 @@ def train_experts(
     data: str | Path | PreparedDataset,
     out: str | Path,
     count: int = 20,
-    recipe: Recipe = EXPERT_RECIPE,
+    recipe: Recipe | RecipeChanges | None = None,
     seed: int = 0,
     device: Device = "auto",
     launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
 ) -> Bank:
     """Train experts on prepared data until the bank in `out` has `count` of them.
 
-    With `launcher`, they train in several processes (`Processes`) or on a cluster (`OnRay`).
+    `recipe` is a whole one, or what differs from the default of the regime. With `launcher`, they train in several
+    processes (`Processes`) or on a cluster (`OnRay`).
     """
     prepared = data if isinstance(data, PreparedDataset) else open_prepared(data)
-    return train_into_bank(prepared, Path(out), count, recipe, seed, device_named(device), launcher)
+    whole = changed(expert_recipe(prepared.towers), recipe)
+    return train_into_bank(prepared, Path(out), count, whole, seed, device_named(device), launcher)
 
 
 def import_experts(
@@ -95,14 +97,16 @@ def distill(
     seed: int = 0,
     resume: bool = False,
     device: Device = "auto",
-    student: Recipe = STUDENT_RECIPE,
+    student: Recipe | RecipeChanges | None = None,
     passes: Passes = Passes(),  # noqa: B008 (a frozen value)
 ) -> DistilledSet:
     """Distil prepared data into `pairs` pairs, saved in `out`.
 
     `settings` are the method's own: a mapping of those that differ from its defaults, or an instance of its settings
-    class. `passes` trade time and rounding for memory.
+    class. `student` is how students train, or what differs from the default of protocol and regime. `passes` trade
+    time and rounding for memory.
     """
+    preset = protocol_named(protocol)
     chosen, opened = method_named(method), Bank.open(Path(bank)) if isinstance(bank, (str, Path)) else bank
     settings = settings_of(chosen, settings) if isinstance(settings, Mapping) else settings
     encoded = _encoded(data, None, device, passes)
@@ -111,12 +115,12 @@ def distill(
         Path(out),
         chosen,
         pairs,
-        protocol_named(protocol),
+        preset,
         opened,
         settings,
         seed,
         resume,
-        student,
+        changed(preset.student_recipe(encoded.towers), student),
     )
 
 
@@ -129,22 +133,26 @@ def evaluate(
     split: str = "test",
     seed: int = 0,
     device: Device = "auto",
-    student: Recipe = STUDENT_RECIPE,
+    student: Recipe | RecipeChanges | None = None,
     launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
     texts: TextAdaptation = "as-is",
 ) -> Result:
-    """Train fresh students on a distilled set and score them; "full" trains them on all real pairs
-    instead, as experts are trained.
+    """Train fresh students on a distilled set and score them; "full" trains them on all real pairs instead, as
+    experts are trained.
 
+    `student` is how they are trained, or what differs from the default of protocol and regime.
     `towers` names what differs from the towers that the data was prepared for, such as {"image": "nfnet_l0"}; with
     another text encoder than the set's, `texts` says what is read in place of its texts (`TextAdaptation`).
     """
     preset = protocol_named(protocol)
     if distilled == "full":
-        return evaluate_full(_encoded(data, towers, device), preset, seeds, split, seed=seed, launcher=launcher)
+        encoded = _encoded(data, towers, device)
+        recipe = changed(expert_recipe(encoded.towers), student)
+        return evaluate_full(encoded, preset, seeds, split, recipe, seed, launcher)
     pairs = distilled if isinstance(distilled, DistilledSet) else load(Path(str(distilled)))
     encoded = _encoded(data, towers, device)
-    row = score(encoded, _read_by(encoded, pairs, texts, student, seed), preset, seeds, split, student, seed, launcher)
+    recipe = changed(preset.student_recipe(encoded.towers), student)
+    row = score(encoded, _read_by(encoded, pairs, texts, recipe, seed), preset, seeds, split, recipe, seed, launcher)
     if texts != "as-is":
         row = replace(row, towers=f"{row.towers}, texts {texts}")
     if not isinstance(distilled, DistilledSet):
@@ -176,7 +184,7 @@ def train_student(
     out: str | Path,
     seed: int = 0,
     device: Device = "auto",
-    student: Recipe | None = None,
+    student: Recipe | RecipeChanges | None = None,
     texts: TextAdaptation = "as-is",
 ) -> Student:
     """Train one student on a distilled set, or on all real pairs ("full"), take its recall, and save it in `out`.
@@ -190,10 +198,10 @@ def train_student(
     encoded = _encoded(data, None, device)
     info: dict[str, Any] = {"dataset": {"name": encoded.dataset.name, "license": encoded.dataset.license}}
     if distilled == "full":
-        pairs, recipe = encoded.split("train", augment=True).pairs, student or EXPERT_RECIPE
+        pairs, recipe = encoded.split("train", augment=True).pairs, changed(expert_recipe(encoded.towers), student)
     else:
         made = distilled if isinstance(distilled, DistilledSet) else load(Path(str(distilled)))
-        recipe = student or STUDENT_RECIPE
+        recipe = changed(protocol_named("clean").student_recipe(encoded.towers), student)
         pairs = distilled_pairs(encoded, _read_by(encoded, made, texts, recipe, seed))
         recipe = learnt_recipe(recipe, made.info.get("student", {}))
         info = {**made.info, "pairs": len(made)}

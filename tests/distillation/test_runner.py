@@ -1,6 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
+from pairstill import api
 from pairstill.errors import PairstillError
+from pairstill.runtime.files import read_manifest
+from pairstill.training.training_recipe import FULL_STUDENT_RECIPE, STUDENT_RECIPE, Recipe, RecipeChanges
 from tests.support.distilling import distill
 
 
@@ -29,3 +34,13 @@ def test_bad_requests_are_refused_before_anything_is_written(arguments, message,
     with pytest.raises(PairstillError, match=message):
         distill(heads_data, tmp_path / "set", **{"method": "random", "pairs": 4, **arguments})
     assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize(("regime", "expected"), [("heads", STUDENT_RECIPE), ("full", FULL_STUDENT_RECIPE)])
+def test_students_have_the_recipe_of_the_regime_unless_told_otherwise(regime, expected, request, tmp_path):
+    data = request.getfixturevalue(f"{regime}_data")
+    api.distill(data, tmp_path / "usual", "random", 2)
+    api.distill(data, tmp_path / "changed", "random", 2, student=RecipeChanges(epochs=3))
+    usual, other = (read_manifest(tmp_path / name / "run/run.json")["config"] for name in ("usual", "changed"))
+    assert Recipe(**usual["student"]) == expected
+    assert Recipe(**other["student"]) == replace(expected, epochs=3)

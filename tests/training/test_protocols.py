@@ -3,6 +3,7 @@ import pytest
 from pairstill.errors import PairstillError
 from pairstill.towers.two_tower import Towers
 from pairstill.training.protocols import PROTOCOLS, protocol_named
+from pairstill.training.training_recipe import FULL_STUDENT_RECIPE, STUDENT_RECIPE
 
 
 def test_the_clean_protocol_takes_nothing_from_the_test_split_and_is_for_all_towers():
@@ -22,3 +23,10 @@ def test_a_protocol_that_trains_the_backbone_refuses_towers_that_do_not(name):
 def test_a_wrong_name_gets_help():
     with pytest.raises(PairstillError, match=r"unknown protocol 'claen'\. Did you mean 'clean'"):
         protocol_named("claen")
+
+
+def test_students_train_as_published_but_for_ours_in_full():
+    heads, full = Towers(train="heads"), Towers(train="full")
+    assert protocol_named("clean").student_recipe(heads) == STUDENT_RECIPE
+    assert protocol_named("clean").student_recipe(full) == FULL_STUDENT_RECIPE != STUDENT_RECIPE
+    assert all(protocol_named(name).student_recipe(full) == STUDENT_RECIPE for name in ("mdm", "lors"))

@@ -1,9 +1,19 @@
 import math
+from dataclasses import fields
 
 import pytest
 
 from pairstill.errors import PairstillError
-from pairstill.training.training_recipe import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
+from pairstill.towers.two_tower import Towers
+from pairstill.training.training_recipe import (
+    EXPERT_RECIPE,
+    FULL_EXPERT_RECIPE,
+    STUDENT_RECIPE,
+    Recipe,
+    RecipeChanges,
+    changed,
+    expert_recipe,
+)
 
 
 def test_published_recipes():
@@ -36,3 +46,22 @@ def test_a_nonsense_recipe_is_refused(change):
     ((name, value),) = change.items()
     with pytest.raises(PairstillError, match=f"{name} of a training recipe must be .*, not {value}"):
         Recipe(**{"epochs": 1, **change})
+
+
+def test_experts_have_a_recipe_for_each_regime():
+    assert expert_recipe(Towers(train="heads")) == EXPERT_RECIPE
+    assert expert_recipe(Towers(train="full")) == FULL_EXPERT_RECIPE
+    assert FULL_EXPERT_RECIPE.lr < EXPERT_RECIPE.lr == FULL_EXPERT_RECIPE.text_lr
+
+
+def test_changes_leave_the_rest_as_it_was():
+    assert changed(STUDENT_RECIPE, None) == changed(STUDENT_RECIPE, RecipeChanges()) == STUDENT_RECIPE
+    found = changed(STUDENT_RECIPE, RecipeChanges(epochs=3, one_caption=True))
+    assert (found.epochs, found.one_caption, found.lr) == (3, True, STUDENT_RECIPE.lr)
+    assert changed(STUDENT_RECIPE, Recipe(epochs=2)) == Recipe(epochs=2)
+
+
+def test_changes_that_make_no_sense_are_refused():
+    with pytest.raises(PairstillError, match="momentum of a training recipe"):
+        changed(STUDENT_RECIPE, RecipeChanges(momentum=2.0))
+    assert {field.name for field in fields(RecipeChanges)} == {field.name for field in fields(Recipe)}

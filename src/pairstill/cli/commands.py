@@ -18,9 +18,10 @@ from pairstill.features.prepared_folder import prepare as prepare_folder
 from pairstill.runtime.launchers import LauncherName, launcher_named
 from pairstill.towers.passes import Passes, Precision
 from pairstill.towers.two_tower import Towers
-from pairstill.training.training_recipe import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
+from pairstill.training.training_recipe import RecipeChanges
 
 DEFAULT_TOWERS = Towers()
+AS_USUAL = RecipeChanges()
 
 out_console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 """Prints names as they are: brackets and colons in a path are no markup."""
@@ -85,7 +86,7 @@ def experts(
     data: str,
     out: str | None = None,
     count: int = 20,
-    recipe: Recipe = EXPERT_RECIPE,
+    recipe: RecipeChanges = AS_USUAL,
     seed: int = 0,
     import_images: list[str] = [],  # noqa: B006 (jsonargparse needs a list; it is never changed)
     import_texts: list[str] = [],  # noqa: B006
@@ -100,7 +101,7 @@ def experts(
         data: A prepared dataset.
         out: Folder of the bank.
         count: Experts in the bank when it is done.
-        recipe: How an expert is trained.
+        recipe: What is different in how an expert is trained.
         seed: Of the anchor and of the experts.
         import_images: Instead of training, image buffers (.pt) of LoRS or MTT-VL, as a list: [a.pt,b.pt].
         import_texts: The text buffers that belong to them.
@@ -130,7 +131,7 @@ def distill(
     micro_batch: int | None = None,
     precision: Precision = "float32",
     device: api.Device = "auto",
-    student: Recipe = STUDENT_RECIPE,
+    student: RecipeChanges = AS_USUAL,
     settings: Any = None,
 ) -> None:
     """Distil prepared data into a few pairs. Ctrl-C is safe: --resume goes on to the same result.
@@ -148,7 +149,7 @@ def distill(
             take about 5 GiB when left out.
         precision: mixed computes in bfloat16 what bears it: faster on a GPU, not on a CPU.
         device: Where to compute.
-        student: How students are trained, in the inner loop and where their recall chooses an iteration.
+        student: What is different in how students are trained, in the inner loop and where their recall chooses.
         settings: The method's own settings.
     """
     folder = _needed(out, "--out", "the folder of the distilled set")
@@ -171,7 +172,7 @@ def evaluate(
     jobs: int = 1,
     address: str | None = None,
     device: api.Device = "auto",
-    student: Recipe = STUDENT_RECIPE,
+    student: RecipeChanges = AS_USUAL,
     texts: TextAdaptation = "as-is",
 ) -> None:
     """Train fresh students on a distilled set and print their recall on real pairs, mean ± standard deviation.
@@ -189,7 +190,7 @@ def evaluate(
         jobs: Students at a time, each in a process of its own.
         address: Of the Ray cluster, such as auto or ray://head:10001; a new one is started here without.
         device: Where to train.
-        student: How a student is trained; a backbone with batch norms (towers full) wants a smaller --student.lr.
+        student: What is different in how a student is trained.
         texts: What students with another text encoder read: the set's embeddings through a linear map (translated, the
             best), the real captions that students of the set find for its images (retrieved), or those nearest to
             its texts (nearest).
@@ -247,7 +248,7 @@ def train(
     out: str | None = None,
     seed: int = 0,
     device: api.Device = "auto",
-    student: Recipe | None = None,
+    student: RecipeChanges = AS_USUAL,
     texts: TextAdaptation = "as-is",
 ) -> None:
     """Train one student on a distilled set and keep it: a model that finds images by texts and texts by images.
@@ -258,7 +259,7 @@ def train(
         out: Folder of the student.
         seed: Of the student.
         device: Where to train.
-        student: How it is trained; as `pairstill evaluate` does when left out.
+        student: What is different in how it is trained.
         texts: What it reads in place of the set's texts, where the data was prepared for another text encoder:
             translated, retrieved or nearest, as `pairstill evaluate` has them.
     """

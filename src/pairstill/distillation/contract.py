@@ -85,8 +85,7 @@ def config_under_new_names(config: Mapping[str, Any], settings: type) -> dict[st
     renamed = {"also": "extra_encoders"}
     plain = {renamed.get(name, name): value for name, value in config.items()}
     written = under_new_names(settings, config.get("settings", {}))
-    student = with_added(Recipe, config.get("student", {}))
-    return {**plain, "settings": with_added(settings, written), "student": student}
+    return {**plain, "settings": with_added(settings, written)}
 
 
 def finished(

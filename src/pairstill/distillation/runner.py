@@ -23,7 +23,7 @@ from pairstill.training.protocols import Protocol
 from pairstill.training.recall import Recall
 from pairstill.training.student_training import Candidate, as_training_pairs, learnt_recipe, train_student
 from pairstill.training.training_loop import TrainingDiverged
-from pairstill.training.training_recipe import STUDENT_RECIPE, Recipe
+from pairstill.training.training_recipe import Recipe
 
 SELECTION_STUDENTS = 2
 """Students behind each score by which an iteration is chosen; the figure itself is taken with others."""
@@ -39,7 +39,7 @@ def distill(
     settings: Any = None,
     seed: int = 0,
     resume: bool = False,
-    student: Recipe = STUDENT_RECIPE,
+    student: Recipe | None = None,
 ) -> DistilledSet:
     """Make `pairs` synthetic pairs with `method` and save them in `out`; with `resume`, go on where a run stopped.
 
@@ -53,9 +53,11 @@ def distill(
         settings: An instance of the method's settings class; its defaults when None.
         seed: The one source of randomness.
         resume: Continue the run in `out`, or return its result if it is finished.
-        student: How students are trained, in the inner loop and where their recall chooses an iteration.
+        student: How students are trained, in the inner loop and where their recall chooses an iteration; as the
+            protocol says when None.
     """
     protocol.check(encoded.towers)
+    student = student or protocol.student_recipe(encoded.towers)
     check_count(pairs, len(encoded.dataset.splits["train"]))
     settings = settings if settings is not None else method.settings()
     if method.needs_bank and bank is None:

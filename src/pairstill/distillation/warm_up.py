@@ -16,7 +16,7 @@ from pairstill.runtime.seeds import derive
 from pairstill.towers.two_tower import TwoTower
 from pairstill.training.student_training import embed
 from pairstill.training.training_loop import train
-from pairstill.training.training_recipe import EXPERT_RECIPE
+from pairstill.training.training_recipe import expert_recipe
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def warm_up(
     `after_epoch` gets the model after each epoch and returns a note for the progress bar.
     """
     model = context.encoded.new_model(derive(context.seed, "warm-up", "model"))
-    recipe = replace(EXPERT_RECIPE, epochs=epochs)
+    recipe = replace(expert_recipe(context.encoded.towers), epochs=epochs)
     with progress("warm-up", epochs) as advance:
 
         def on_epoch(epoch: int) -> None:

@@ -23,7 +23,7 @@ from pairstill.sets.distilled_set import DistilledSet
 from pairstill.training.protocols import Protocol
 from pairstill.training.recall import Recall
 from pairstill.training.student_training import Candidate, Trial, as_training_pairs, learnt_recipe, train_student
-from pairstill.training.training_recipe import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
+from pairstill.training.training_recipe import Recipe, expert_recipe
 
 METRICS = ("ir1", "ir5", "ir10", "tr1", "tr5", "tr10")
 
@@ -59,15 +59,16 @@ def evaluate(
     protocol: Protocol,
     seeds: int = 5,
     split: str = "test",
-    recipe: Recipe = STUDENT_RECIPE,
+    recipe: Recipe | None = None,
     seed: int = 0,
     launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
 ) -> Result:
     """Train `seeds` students on a distilled set and score them on `split`; step sizes that it learnt come first."""
     protocol.check(encoded.towers)
     pairs = distilled_pairs(encoded, distilled, dsa if protocol.augment else None)
-    learnt = distilled.info.get("student", {})
-    if learnt and (recipe.lr, recipe.text_lr) != (STUDENT_RECIPE.lr, STUDENT_RECIPE.text_lr):
+    learnt, usual = distilled.info.get("student", {}), protocol.student_recipe(encoded.towers)
+    recipe = recipe or usual
+    if learnt and (recipe.lr, recipe.text_lr) != (usual.lr, usual.text_lr):
         sizes = f"{learnt.get('lr', recipe.lr):.3g} for images, {learnt.get('text_lr', recipe.lr):.3g} for texts"
         console.print(f"[yellow]note:[/] the set's own step sizes are used ({sizes}), not those of --student")
     recipe = learnt_recipe(recipe, learnt)
@@ -89,13 +90,13 @@ def evaluate_full(
     protocol: Protocol,
     seeds: int = 5,
     split: str = "test",
-    recipe: Recipe = EXPERT_RECIPE,
+    recipe: Recipe | None = None,
     seed: int = 0,
     launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
 ) -> Result:
     """Models trained on all real pairs, with the experts' recipe."""
     protocol.check(encoded.towers)
-    links = encoded.dataset.split("train").links
+    links, recipe = encoded.dataset.split("train").links, recipe or expert_recipe(encoded.towers)
     return _score(encoded, None, protocol, recipe, seeds, split, seed, "full", len(links), launcher)
 
 

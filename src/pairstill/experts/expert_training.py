@@ -24,7 +24,7 @@ from pairstill.runtime.run_folder import Run
 from pairstill.runtime.seeds import derive
 from pairstill.training.student_training import model_recall
 from pairstill.training.training_loop import train
-from pairstill.training.training_recipe import EXPERT_RECIPE, Recipe
+from pairstill.training.training_recipe import Recipe, expert_recipe
 
 SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -33,7 +33,7 @@ def train_experts(
     data: PreparedDataset,
     folder: Path,
     count: int = 20,
-    recipe: Recipe = EXPERT_RECIPE,
+    recipe: Recipe | None = None,
     seed: int = 0,
     device: str = "cpu",
     launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
@@ -46,6 +46,7 @@ def train_experts(
     if count < 1:
         raise PairstillError(f"--count must be at least 1, not {count}.")
     encoded = _opened(data, device)
+    recipe = recipe or expert_recipe(encoded.towers)
     _refuse_other(encoded, folder)
     with held_alone(folder / "run"):
         run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)

@@ -19,7 +19,14 @@ from pairstill.runtime.old_names import under_new_names
 from pairstill.studies.published import ablation_mean, main_rows
 from pairstill.towers.two_tower import Towers
 from pairstill.training.protocols import protocol_named
-from pairstill.training.training_recipe import EXPERT_RECIPE, STUDENT_RECIPE, Recipe
+from pairstill.training.training_recipe import (
+    EXPERT_RECIPE,
+    STUDENT_RECIPE,
+    Recipe,
+    RecipeChanges,
+    changed,
+    expert_recipe,
+)
 
 PUBLISHED_NAMES = {"tesla": "tesla-wbce"}
 """What a method is called in the published table, where it is called otherwise."""
@@ -117,10 +124,10 @@ def read_study(path: Path) -> Study:
     values = under_new_names(Study, values, f"{path}: setting ")
     known = [field.name for field in dataclasses.fields(Study) if field.name not in ("name", "entries")]
     refuse_unknown(values, known, f"{path}: setting")
-    for name, default in (("expert_recipe", EXPERT_RECIPE), ("student_recipe", STUDENT_RECIPE)):
-        values[name] = dataclasses.replace(
-            default, **checked(Recipe, values.get(name, {}), f"{path}: setting of {name}")
-        )
+    given = {
+        name: RecipeChanges(**checked(RecipeChanges, values.pop(name, {}), f"{path}: setting of {name}"))
+        for name in ("expert_recipe", "student_recipe")
+    }
     values["towers"] = Towers.from_dict(
         checked(Towers, values.get("towers", {}), f"{path}: setting of towers")
     ).to_dict()
@@ -128,7 +135,10 @@ def read_study(path: Path) -> Study:
     for name in ("experts", "seeds"):
         if values.get(name, 1) < 1:
             raise PairstillError(f"{path}: {name} must be at least 1, not {values[name]}.")
-    protocol_named(values.get("protocol", "clean")).check(Towers.from_dict(values["towers"]))
+    protocol, towers = protocol_named(values.get("protocol", "clean")), Towers.from_dict(values["towers"])
+    protocol.check(towers)
+    values["expert_recipe"] = changed(expert_recipe(towers), given["expert_recipe"])
+    values["student_recipe"] = changed(protocol.student_recipe(towers), given["student_recipe"])
     entries = [entry for number, row in enumerate(raw["rows"], 1) for entry in _entries(row, f"{path}, row {number}")]
     return Study(**{"name": path.stem, "title": path.stem, **values}, entries=tuple(entries))
 

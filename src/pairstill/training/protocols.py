@@ -7,6 +7,7 @@ from typing import Literal
 
 from pairstill.errors import PairstillError, unknown
 from pairstill.towers.two_tower import Towers
+from pairstill.training.training_recipe import FULL_STUDENT_RECIPE, STUDENT_RECIPE, Recipe
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Protocol:
     student: Literal["last", "best-of-11"]
     augment: bool
     towers: Literal["full"] | None = None
+
+    def student_recipe(self, towers: Towers) -> Recipe:
+        """How its students are trained by default: as published, but for ours in `full`."""
+        return FULL_STUDENT_RECIPE if towers.train == "full" and self.towers is None else STUDENT_RECIPE
 
     def check(self, towers: Towers) -> None:
         """Refuse towers that the protocol is not about."""

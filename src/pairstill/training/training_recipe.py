@@ -1,10 +1,12 @@
-"""How a model is trained: the settings of SGD, and the two sets of values that experts and students have."""
+"""How a model is trained: the settings of SGD, and the values that experts and students have in each regime."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from pairstill.errors import PairstillError
+from pairstill.towers.two_tower import Towers
 
 
 @dataclass(frozen=True)
@@ -49,5 +51,54 @@ class Recipe:
                 raise PairstillError(f"{name} of a training recipe must be {what}, not {getattr(self, name)}.")
 
 
+@dataclass(frozen=True)
+class RecipeChanges:
+    """What differs from the recipe that a model has by default in its regime; what is left out stays.
+
+    Args:
+        epochs: Passes over the pairs.
+        lr: Step size of SGD.
+        text_lr: Step size of the text projector, where it is another.
+        momentum: Momentum of SGD.
+        weight_decay: L2 penalty.
+        batch_size: Pairs in a step.
+        decay: The step size is multiplied by this at half of the epochs.
+        temperature: Of the loss.
+        one_caption: An epoch takes each image once, with one of its captions drawn anew, instead of every pair.
+    """
+
+    epochs: int | None = None
+    lr: float | None = None
+    text_lr: float | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    batch_size: int | None = None
+    decay: float | None = None
+    temperature: float | None = None
+    one_caption: bool | None = None
+
+
 EXPERT_RECIPE = Recipe(epochs=10)
+"""As published, and in `heads`."""
+
 STUDENT_RECIPE = Recipe(epochs=100, momentum=0.9, weight_decay=5e-4, decay=0.1)
+"""As published, and in `heads`."""
+
+FULL_EXPERT_RECIPE = Recipe(epochs=10, lr=0.01, text_lr=0.1, momentum=0.9, decay=0.1, one_caption=True)
+"""In `full`, and of models of all pairs there; chosen on validation (docs/log.md)."""
+
+FULL_STUDENT_RECIPE = dataclasses.replace(STUDENT_RECIPE, lr=1e-3, text_lr=0.1)
+"""In `full`; chosen on validation with real pairs (docs/log.md)."""
+
+
+def expert_recipe(towers: Towers) -> Recipe:
+    """How experts and models of all pairs are trained by default."""
+    return FULL_EXPERT_RECIPE if towers.train == "full" else EXPERT_RECIPE
+
+
+def changed(recipe: Recipe, given: Recipe | RecipeChanges | None) -> Recipe:
+    """A default recipe, with changes or replaced."""
+    if given is None or isinstance(given, Recipe):
+        return given or recipe
+    values = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    return dataclasses.replace(recipe, **{name: value for name, value in values.items() if value is not None})
