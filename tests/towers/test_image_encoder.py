@@ -34,11 +34,13 @@ def test_the_papers_encoders_have_their_widths(name: str, width: int) -> None:
     assert encoder.width == width
 
 
-def test_package_weights_load_strictly_and_are_not_random() -> None:
-    encoder = load_image_encoder("efficientnet_lite0")
-    random = load_image_encoder("efficientnet_lite0@random")
+@pytest.mark.parametrize(
+    ("name", "mean"), [("efficientnet_lite0", (0.5, 0.5, 0.5)), ("mobilenetv2_100", (0.485, 0.456, 0.406))]
+)
+def test_package_weights_load_strictly_and_are_not_random(name: str, mean: tuple[float, ...]) -> None:
+    encoder, random = load_image_encoder(name), load_image_encoder(f"{name}@random")
     assert encoder.width == 1280
-    assert encoder.mean == encoder.std == (0.5, 0.5, 0.5)
+    assert encoder.mean == mean
     assert encoder.fingerprint != random.fingerprint
     norms = [layer for layer in encoder.modules() if isinstance(layer, nn.BatchNorm2d)]
     assert all((norm.running_var != 1).any() and (norm.running_mean != 0).any() for norm in norms)

