@@ -55,6 +55,13 @@ def test_data_bank_set_and_student_open(old):
     assert read_run_record(old / "rehearsal").diagnostics["match"]["distilled"]
 
 
+def test_an_old_bank_takes_more_experts(old):
+    before = {path: path.read_bytes() for path in Path("bank").glob("expert-*/epoch-*")}
+    bank = api.train_experts("data", "bank", 3, Recipe(epochs=2, batch_size=8))
+    assert len(bank.experts) == 3
+    assert before and all(path.read_bytes() == content for path, content in before.items())
+
+
 def test_an_old_set_has_a_report(old):
     assert "rehearsal" in write_report(old / "rehearsal").read_text()
 

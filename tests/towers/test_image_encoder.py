@@ -10,6 +10,7 @@ from torch import nn
 
 from pairstill.errors import PairstillError
 from pairstill.towers.image_encoder import freeze_norm_statistics, load_image_encoder
+from pairstill.towers.weights import resolve_image
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,8 @@ def test_the_papers_encoders_have_their_widths(name: str, width: int) -> None:
     ("name", "mean"), [("efficientnet_lite0", (0.5, 0.5, 0.5)), ("mobilenetv2_100", (0.485, 0.456, 0.406))]
 )
 def test_package_weights_load_strictly_and_are_not_random(name: str, mean: tuple[float, ...]) -> None:
+    if resolve_image(name).origin != "package":
+        pytest.skip(f"the weights of {name} are not installed")
     encoder, random = load_image_encoder(name), load_image_encoder(f"{name}@random")
     assert encoder.width == 1280
     assert encoder.mean == mean

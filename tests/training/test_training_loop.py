@@ -41,6 +41,17 @@ def test_the_step_size_falls_at_half(heads_data, monkeypatch):
     assert seen == pytest.approx([0.2, 0.2, 0.02, 0.02])
 
 
+def test_along_a_cosine_the_step_size_falls_with_every_step(heads_data, monkeypatch):
+    encoded, seen, original = heads_data.encoded(), [], torch.optim.SGD.step
+    monkeypatch.setattr(
+        torch.optim.SGD, "step", lambda self, *a: (seen.append(self.param_groups[1]["lr"]), original(self, *a))[1]
+    )
+    pairs = TrainingPairs(TensorInputs(torch.randn(8, encoded.image_encoder.width)), torch.randn(8, 384), identity(8))
+    recipe = Recipe(epochs=2, lr=0.1, text_lr=0.2, batch_size=4, schedule="cosine")
+    train(encoded.new_model(0), pairs, recipe, seed=0)
+    assert seen == pytest.approx([0.2, 0.1 + 0.1 * 0.5**0.5, 0.1, 0.1 - 0.1 * 0.5**0.5])
+
+
 def test_one_caption_per_picture_is_drawn_anew():
     links = torch.stack([torch.arange(6).repeat_interleave(5), torch.arange(30)], 1)
     drawn = [one_link_per_image(links, torch.Generator().manual_seed(seed)) for seed in range(20)]

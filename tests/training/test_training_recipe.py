@@ -40,6 +40,7 @@ def test_published_recipes():
         {"decay": 0.0},
         {"temperature": 0.0},
         {"temperature": math.nan},
+        {"schedule": "linear"},
     ],
 )
 def test_a_nonsense_recipe_is_refused(change):
@@ -65,3 +66,9 @@ def test_changes_that_make_no_sense_are_refused():
     with pytest.raises(PairstillError, match="momentum of a training recipe"):
         changed(STUDENT_RECIPE, RecipeChanges(momentum=2.0))
     assert {field.name for field in fields(RecipeChanges)} == {field.name for field in fields(Recipe)}
+
+
+def test_step_sizes_fall_in_a_step_or_along_a_cosine():
+    step, cosine = Recipe(epochs=5, decay=0.1), Recipe(epochs=4, schedule="cosine")
+    assert [step.share_of_lr(epoch) for epoch in (0, 2.9, 3, 4.5)] == [1.0, 1.0, 0.1, 0.1]
+    assert [cosine.share_of_lr(epoch) for epoch in (0, 1, 2, 4)] == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, 0])

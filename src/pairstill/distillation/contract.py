@@ -85,7 +85,8 @@ def config_under_new_names(config: Mapping[str, Any], settings: type) -> dict[st
     renamed = {"also": "extra_encoders"}
     plain = {renamed.get(name, name): value for name, value in config.items()}
     written = under_new_names(settings, config.get("settings", {}))
-    return {**plain, "settings": with_added(settings, written)}
+    student = with_added(Recipe, config["student"]) if "student" in config else None
+    return {**plain, "settings": with_added(settings, written), **({"student": student} if student else {})}
 
 
 def finished(

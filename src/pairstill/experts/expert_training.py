@@ -19,6 +19,7 @@ from pairstill.features.encoded_dataset import EncodedDataset
 from pairstill.features.prepared_folder import PreparedDataset
 from pairstill.runtime.files import held_alone
 from pairstill.runtime.launchers import InProcess, Launcher, Task, in_process_if_one
+from pairstill.runtime.old_names import with_added
 from pairstill.runtime.progress import progress
 from pairstill.runtime.run_folder import Run
 from pairstill.runtime.seeds import derive
@@ -49,7 +50,7 @@ def train_experts(
     recipe = recipe or expert_recipe(encoded.towers)
     _refuse_other(encoded, folder)
     with held_alone(folder / "run"):
-        run = Run(folder / "run", _config(encoded, recipe, seed), resume=True)
+        run = Run(folder / "run", _config(encoded, recipe, seed), resume=True, read_config=_with_added)
         bank = _open_or_create(encoded, folder, recipe, seed)
         bank.forget_unfinished()  # left by a run that was killed between its last two writes
         missing = [expert for expert in range(count) if expert not in bank.experts]
@@ -90,6 +91,11 @@ def _config(encoded: EncodedDataset, recipe: Recipe, seed: int) -> dict[str, Any
         "recipe": dataclasses.asdict(recipe),
         "seed": seed,
     }
+
+
+def _with_added(config: dict[str, Any]) -> dict[str, Any]:
+    """The config of a bank that an older version may have begun."""
+    return {**config, "recipe": with_added(Recipe, config.get("recipe", {}))}
 
 
 def _open_or_create(encoded: EncodedDataset, folder: Path, recipe: Recipe, seed: int) -> Bank:

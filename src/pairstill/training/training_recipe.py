@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from pairstill.errors import PairstillError
 from pairstill.towers.two_tower import Towers
+
+Schedule = Literal["step", "cosine"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,8 @@ class Recipe:
         momentum: Momentum of SGD.
         weight_decay: L2 penalty.
         batch_size: Pairs in a step.
-        decay: The step size is multiplied by this at half of the epochs.
+        schedule: How step sizes fall: in one step at half of the epochs, or along a cosine to 0.
+        decay: What a step of the schedule multiplies the step sizes by.
         temperature: Of the loss.
         one_caption: An epoch takes each image once, with one of its captions drawn anew, instead of every pair.
     """
@@ -34,6 +39,13 @@ class Recipe:
     temperature: float = 0.07
     one_caption: bool = False
     text_lr: float | None = None
+    schedule: Schedule = field(default="step", metadata={"added": True})
+
+    def share_of_lr(self, epoch: float) -> float:
+        """What is left of the step sizes after so many epochs, fractions included."""
+        if self.schedule == "cosine":
+            return (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+        return self.decay if int(epoch) >= math.ceil(self.epochs / 2) else 1.0
 
     def __post_init__(self) -> None:
         needs = {
@@ -45,6 +57,7 @@ class Recipe:
             "batch_size": (self.batch_size >= 2, "at least 2"),
             "decay": (self.decay > 0, "above 0"),
             "temperature": (self.temperature > 0, "above 0"),
+            "schedule": (self.schedule in get_args(Schedule), " or ".join(get_args(Schedule))),
         }
         for name, (holds, what) in needs.items():
             if not holds:
@@ -62,7 +75,8 @@ class RecipeChanges:
         momentum: Momentum of SGD.
         weight_decay: L2 penalty.
         batch_size: Pairs in a step.
-        decay: The step size is multiplied by this at half of the epochs.
+        schedule: How step sizes fall: in one step at half of the epochs, or along a cosine to 0.
+        decay: What a step of the schedule multiplies the step sizes by.
         temperature: Of the loss.
         one_caption: An epoch takes each image once, with one of its captions drawn anew, instead of every pair.
     """
@@ -76,6 +90,7 @@ class RecipeChanges:
     decay: float | None = None
     temperature: float | None = None
     one_caption: bool | None = None
+    schedule: Schedule | None = None
 
 
 EXPERT_RECIPE = Recipe(epochs=10)
@@ -84,10 +99,10 @@ EXPERT_RECIPE = Recipe(epochs=10)
 STUDENT_RECIPE = Recipe(epochs=100, momentum=0.9, weight_decay=5e-4, decay=0.1)
 """As published, and in `heads`."""
 
-FULL_EXPERT_RECIPE = Recipe(epochs=10, lr=0.01, text_lr=0.1, momentum=0.9, decay=0.1, one_caption=True)
+FULL_EXPERT_RECIPE = Recipe(epochs=10, lr=0.01, text_lr=0.1, momentum=0.9, one_caption=True, schedule="cosine")
 """In `full`, and of models of all pairs there; chosen on validation (docs/log.md)."""
 
-FULL_STUDENT_RECIPE = dataclasses.replace(STUDENT_RECIPE, lr=1e-3, text_lr=0.1)
+FULL_STUDENT_RECIPE = dataclasses.replace(STUDENT_RECIPE, lr=0.01, text_lr=0.1)
 """In `full`; chosen on validation with real pairs (docs/log.md)."""
 
 
