@@ -198,7 +198,8 @@ def train_student(
     encoded = _encoded(data, None, device)
     info: dict[str, Any] = {"dataset": {"name": encoded.dataset.name, "license": encoded.dataset.license}}
     if distilled == "full":
-        pairs, recipe = encoded.split("train", augment=True).pairs, changed(expert_recipe(encoded.towers), student)
+        recipe = changed(expert_recipe(encoded.towers), student)
+        pairs = encoded.split("train", augment=recipe.augment).pairs
     else:
         made = distilled if isinstance(distilled, DistilledSet) else load(Path(str(distilled)))
         recipe = changed(protocol_named("clean").student_recipe(encoded.towers), student)

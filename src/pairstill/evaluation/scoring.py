@@ -136,7 +136,7 @@ def _trial(
     encoded: EncodedDataset, pairs: TrainingPairs | None, split: str, seed: int, recipe: Recipe, evaluations: int
 ) -> Trial:
     """One student, wherever it is trained."""
-    pairs = encoded.split("train", augment=True).pairs if pairs is None else pairs
+    pairs = encoded.split("train", augment=recipe.augment).pairs if pairs is None else pairs
     return train_student(encoded, pairs, encoded.split(split), seed, recipe, evaluations)
 
 

@@ -167,7 +167,14 @@ def _train_one(
         if _resumes(recipe):
             bank.keep_unfinished(expert, epoch, parameters)
 
-    train(model, encoded.split("train", augment=True).pairs, recipe, derive(seed, "expert", expert), on_epoch, done)
+    train(
+        model,
+        encoded.split("train", augment=recipe.augment).pairs,
+        recipe,
+        derive(seed, "expert", expert),
+        on_epoch,
+        done,
+    )
     scores = model_recall(model, encoded.split("val"))
     return {"expert": expert, "training_seconds": time.monotonic() - begin, "val": scores.to_dict()}
 

@@ -28,6 +28,8 @@ class Recipe:
         decay: What a step of the schedule multiplies the step sizes by.
         temperature: Of the loss.
         one_caption: An epoch takes each image once, with one of its captions drawn anew, instead of every pair.
+        augment: Whether experts and models of all pairs see real images augmented, in regime `full`; a protocol says
+            whether students do.
     """
 
     epochs: int
@@ -40,6 +42,7 @@ class Recipe:
     one_caption: bool = False
     text_lr: float | None = None
     schedule: Schedule = field(default="step", metadata={"added": True})
+    augment: bool = field(default=True, metadata={"added": True})
 
     def share_of_lr(self, epoch: float) -> float:
         """What is left of the step sizes after so many epochs, fractions included."""
@@ -79,6 +82,8 @@ class RecipeChanges:
         decay: What a step of the schedule multiplies the step sizes by.
         temperature: Of the loss.
         one_caption: An epoch takes each image once, with one of its captions drawn anew, instead of every pair.
+        augment: Whether experts and models of all pairs see real images augmented, in regime `full`; a protocol says
+            whether students do.
     """
 
     epochs: int | None = None
@@ -91,6 +96,7 @@ class RecipeChanges:
     temperature: float | None = None
     one_caption: bool | None = None
     schedule: Schedule | None = None
+    augment: bool | None = None
 
 
 EXPERT_RECIPE = Recipe(epochs=10)
@@ -99,7 +105,9 @@ EXPERT_RECIPE = Recipe(epochs=10)
 STUDENT_RECIPE = Recipe(epochs=100, momentum=0.9, weight_decay=5e-4, decay=0.1)
 """As published, and in `heads`."""
 
-FULL_EXPERT_RECIPE = Recipe(epochs=10, lr=0.01, text_lr=0.1, momentum=0.9, one_caption=True, schedule="cosine")
+FULL_EXPERT_RECIPE = Recipe(
+    epochs=10, lr=0.01, text_lr=0.1, momentum=0.9, one_caption=True, schedule="cosine", augment=False
+)
 """In `full`, and of models of all pairs there; chosen on validation (docs/log.md)."""
 
 FULL_STUDENT_RECIPE = dataclasses.replace(STUDENT_RECIPE, lr=0.01, text_lr=0.1)

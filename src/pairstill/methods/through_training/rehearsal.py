@@ -103,7 +103,7 @@ class Settings:
     inner_epochs: int = field(default=40, metadata={"was": "passes"})
     min_inner_epochs: int = field(default=10, metadata={"was": "least_passes"})
     student_width: int | None = field(default=None, metadata={"was": "width"})
-    trained_layers: int = field(default=4, metadata={"added": True})
+    trained_layers: int = field(default=1, metadata={"added": True})
     student_lr: float | None = None
     student_momentum: float | None = None
     real_batch: int = 2048
