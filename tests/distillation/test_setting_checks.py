@@ -38,5 +38,5 @@ def test_what_is_too_small_or_no_number_is_refused_by_name(change, message):
 
 
 def test_bounds_belong_to_what_is_allowed_and_none_is_no_value():
-    Settings()
-    Settings(count=None, lr=None, momentum=0.99, student_momentum=0.0)
+    assert Settings() == Settings()
+    assert Settings(count=None, lr=None, momentum=0.99, student_momentum=0.0).momentum == 0.99

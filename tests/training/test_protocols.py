@@ -30,3 +30,9 @@ def test_students_train_as_published_but_for_ours_in_full():
     assert protocol_named("clean").student_recipe(heads) == STUDENT_RECIPE
     assert protocol_named("clean").student_recipe(full) == FULL_STUDENT_RECIPE != STUDENT_RECIPE
     assert all(protocol_named(name).student_recipe(full) == STUDENT_RECIPE for name in ("mdm", "lors"))
+
+
+def test_rows_of_clean_in_full_are_not_those_that_had_augmented_students():
+    heads, full = Towers(train="heads"), Towers(train="full")
+    assert [protocol_named("clean").key(towers) for towers in (heads, full)] == ["clean", "clean, second"]
+    assert all(protocol_named(name).key(full) == name for name in ("mdm", "lors"))

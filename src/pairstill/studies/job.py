@@ -59,7 +59,8 @@ class Job:
         entry, study = self.entry, self.study
         experts = [entry.experts or study.experts, study.expert_recipe] if self.needs_bank else None
         student = None if entry.method == "full" else study.student_recipe
-        parts = [entry.method, entry.pairs, entry.all_settings(), experts, study.protocol, student, study.seed]
+        protocol = protocol_named(study.protocol).key(study.source())
+        parts = [entry.method, entry.pairs, entry.all_settings(), experts, protocol, student, study.seed]
         return digest_of([self.made_of, *(_plain(part) for part in parts)])
 
     def key(self) -> str:

@@ -32,6 +32,13 @@ class Protocol:
         """How its students are trained by default: as published, but for ours in `full`."""
         return FULL_STUDENT_RECIPE if towers.train == "full" and self.towers is None else STUDENT_RECIPE
 
+    def key(self, towers: Towers) -> str:
+        """What keys of rows have of it: its name, and a mark where it meant something else before.
+
+        In `full` students of `clean` had DSA, and those of rehearsal's inner loop trained no layer of the backbone.
+        """
+        return f"{self.name}, second" if towers.train == "full" and self.towers is None else self.name
+
     def check(self, towers: Towers) -> None:
         """Refuse towers that the protocol is not about."""
         if self.towers and towers.train != self.towers:

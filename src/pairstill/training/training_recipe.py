@@ -68,23 +68,10 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class RecipeChanges:
-    """What differs from the recipe that a model has by default in its regime; what is left out stays.
+class RecipeChanges:  # noqa: D101
+    __doc__ = f"""What differs from the recipe that a model has by default in its regime; what is left out stays.
 
-    Args:
-        epochs: Passes over the pairs.
-        lr: Step size of SGD.
-        text_lr: Step size of the text projector, where it is another.
-        momentum: Momentum of SGD.
-        weight_decay: L2 penalty.
-        batch_size: Pairs in a step.
-        schedule: How step sizes fall: in one step at half of the epochs, or along a cosine to 0.
-        decay: What a step of the schedule multiplies the step sizes by.
-        temperature: Of the loss.
-        one_caption: An epoch takes each image once, with one of its captions drawn anew, instead of every pair.
-        augment: Whether experts and models of all pairs see real images augmented, in regime `full`; a protocol says
-            whether students do.
-    """
+    Args:{(Recipe.__doc__ or "").split("Args:")[-1]}"""
 
     epochs: int | None = None
     lr: float | None = None
