@@ -83,20 +83,43 @@ def test_divergence_stops_at_the_last_good_state(heads_data, heads_bank, tmp_pat
     assert not (tmp_path / "set/distilled.json").exists()
 
 
-def test_the_best_check_is_chosen_not_the_last(heads_data, tmp_path):
+def _optimise(folder, data, scores, **options):
+    """The outer loop with checks that find these recalls; returns what it chose and the pairs at its end."""
     from pairstill.distillation.contract import Context
     from pairstill.training.recall import Recall
 
-    scores = iter([1.0, 5.0, 3.0])
-    context = Context(
-        "test", heads_data.encoded(), 2, 0, None, Run(tmp_path, {}), score=lambda *_: Recall(*([next(scores)] * 6))
-    )
+    found = iter(scores)
+    run = Run(folder, {}, resume=True)
+    context = Context("test", data.encoded(), 2, 0, None, run, score=lambda *_: Recall(*([next(found)] * 6)))
     pairs = SyntheticPairs(torch.zeros(2, 3, 4, 4), torch.zeros(2, 5), 1.0, 1.0, 0.0)
 
     def step(synthetic, iteration):
         synthetic.update(-synthetic.images.sum() - synthetic.texts.sum(), clip=1.0)
         return {"loss": 0.0}
 
-    chosen = optimise(context, pairs, step, iterations=4, check_every=2)
+    return optimise(context, pairs, step, **options), pairs
+
+
+def test_the_best_check_is_chosen_not_the_last(heads_data, tmp_path):
+    chosen, pairs = _optimise(tmp_path, heads_data, [1.0, 5.0, 3.0], iterations=4, check_every=2)
     assert (chosen.iteration, chosen.recall, chosen.checks) == (2, 5.0, [0, 2, 4])
     assert chosen.images.sum() < pairs.images.sum()
+
+
+@pytest.mark.parametrize(
+    ("patience", "checks"),
+    [(0, [0, 2, 4, 6, 8, 10]), (1, [0, 2, 4]), (2, [0, 2, 4, 6, 8, 10]), (3, [0, 2, 4, 6, 8, 10])],
+)
+def test_patience_ends_a_run_after_so_many_checks_that_were_no_better(patience, checks, heads_data, tmp_path):
+    scores = [1.0, 5.0, 4.0, 6.0, 3.0, 2.0]
+    chosen, _ = _optimise(tmp_path, heads_data, scores, iterations=10, check_every=2, patience=patience)
+    assert chosen.checks == checks
+    assert chosen.recall == max(scores[: len(checks)])
+
+
+def test_a_run_that_patience_ended_stays_ended(heads_data, tmp_path):
+    options = {"iterations": 100, "check_every": 2, "patience": 2}
+    chosen, _ = _optimise(tmp_path, heads_data, [1.0, 1.0, 0.0], **options)
+    assert (chosen.iteration, chosen.checks) == (0, [0, 2, 4])
+    again, _ = _optimise(tmp_path, heads_data, [], **options)
+    assert again.checks == [0, 2, 4]

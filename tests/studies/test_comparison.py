@@ -13,9 +13,11 @@ from pairstill.cli.main import main
 from pairstill.errors import PairstillError
 from pairstill.features.encoded_dataset import EncodedDataset
 from pairstill.runtime.launchers import InProcess, Processes
+from pairstill.sets.distilled_set import load
 from pairstill.studies.comparison import _left, _plan, _works, compare
 from pairstill.studies.job import Job
 from pairstill.studies.study import read_study
+from pairstill.studies.trials import settings_text
 from pairstill.towers.passes import Passes
 from tests.studies.conftest import MDM, TOWERS, recipe
 
@@ -51,6 +53,35 @@ def test_a_study_becomes_one_table_and_is_reused(heads_data, tmp_path, capfd):
     assert "4 of 5 rows are there already" in capfd.readouterr().err
     assert [record["label"] for record in again] == ["random", "random", "renamed", "mdm", "full"]
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+
+
+def test_the_trial_that_is_best_on_validation_becomes_the_row(heads_data, tmp_path, monkeypatch, capfd):
+    """A comparison with a grid is the same comparison of its best trial alone, and says what each trial came to."""
+    grid = [{"image_lr": 0.0, "text_lr": 0.0}, {"image_lr": 1e30}, {"image_lr": 10.0, "text_lr": 10.0}]
+    out, settings = tmp_path / "out", {**MDM["settings"], "iterations": 8}
+    row = {**MDM, "settings": settings, "grid": grid}
+    (found,) = compare(read_study(recipe(tmp_path, [row])), out, heads_data.folder, InProcess())
+    rows = [{**MDM, "settings": {**settings, **changes}} for changes in (grid[0], grid[2])]
+    alone = compare(read_study(recipe(tmp_path, rows)), out, heads_data.folder, InProcess())
+    recalls = [load(out / record["set"]).info["chosen"]["selection_recall"] for record in alone]
+    best = alone[recalls.index(max(recalls))]
+    assert {name: found[name] for name in ("mean", "set", "bytes")} == {
+        name: best[name] for name in ("mean", "set", "bytes")
+    }
+    assert found["chosen_settings"] == settings_text(grid[0] if best is alone[0] else grid[2])
+    assert found["trials"].count(" iterations, ") == 3
+    assert "image_lr 1e+30: diverged" in found["trials"]
+    assert found["trial_seconds"] > 0
+    capfd.readouterr()
+    compare(read_study(recipe(tmp_path, [row])), out, heads_data.folder, InProcess())
+    assert "1 of 1 rows are there already" in capfd.readouterr().err
+
+
+def test_a_grid_for_a_method_that_is_never_scored_is_refused(tmp_path):
+    with pytest.raises(PairstillError, match="row 1: random is never scored on the way, so it can have no grid"):
+        read_study(recipe(tmp_path, [{"method": "random", "grid": [{"x": 1}]}]))
+    with pytest.raises(PairstillError, match="row 1, trial 2 of its grid"):
+        read_study(recipe(tmp_path, [{**MDM, "grid": [{}, {"image_lrr": 1}]}]))
 
 
 def test_pictures_pass_as_many_at_a_time_as_was_said_and_the_row_is_the_same(heads_data, tmp_path, monkeypatch, capfd):

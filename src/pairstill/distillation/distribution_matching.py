@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -48,6 +48,7 @@ class DistributionMatchingSettings:
         clip: Largest norm of the whole gradient.
         real_batch: Real pairs in an iteration.
         check_every: Iterations between two scores on the split that the protocol chooses by.
+        patience: Checks in a row that may be no better before it ends; 0 goes on to the last iteration.
     """
 
     iterations: int = 200
@@ -61,10 +62,11 @@ class DistributionMatchingSettings:
     clip: float = 1.0
     real_batch: int = 64
     check_every: int = 25
+    patience: int = field(default=0, metadata={"added": True})
 
     def __post_init__(self) -> None:
-        least = {"iterations": 1, "merged_experts": 2, "real_batch": 2, "check_every": 1, "image_lr": 0, "text_lr": 0}
-        check_settings(self, least, ("clip",))
+        least = {"iterations": 1, "merged_experts": 2, "real_batch": 2, "check_every": 1, "patience": 0}
+        check_settings(self, {**least, "image_lr": 0, "text_lr": 0}, ("clip",))
 
 
 def match_distributions(pairs: EncodedSplit, context: Context, objective: Objective) -> DistilledSet:
@@ -87,7 +89,7 @@ def match_distributions(pairs: EncodedSplit, context: Context, objective: Object
     synthetic = SyntheticPairs(
         *initial_pairs(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum
     )
-    chosen = optimise(context, synthetic, step, settings.iterations, settings.check_every)
+    chosen = optimise(context, synthetic, step, settings.iterations, settings.check_every, patience=settings.patience)
     _write_diagnostics(pairs, context, teacher, bank, chosen)
     return finished(pairs, context, chosen.images, chosen.texts, chosen=chosen.provenance())
 

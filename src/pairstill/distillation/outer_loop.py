@@ -13,7 +13,7 @@ from torch import Tensor
 from pairstill.distillation.contract import Context
 from pairstill.distillation.synthetic_pairs import Diverged, SyntheticPairs
 from pairstill.errors import PairstillError
-from pairstill.runtime.progress import progress
+from pairstill.runtime.progress import console, progress
 from pairstill.runtime.run_folder import Interrupted
 from pairstill.training.student_training import Candidate
 
@@ -49,6 +49,10 @@ class ChosenIterate:
         """The chosen text embeddings."""
         return self.tensors["texts"]
 
+    def checks_since(self) -> int:
+        """How many checks in a row were no better."""
+        return sum(iteration > self.iteration for iteration in self.checks)
+
     def provenance(self) -> dict[str, Any]:
         """For the set's own record."""
         return {"iteration": self.iteration, "selection_recall": self.recall if self.checks else None}
@@ -62,8 +66,11 @@ def optimise(
     check_every: int,
     as_candidate: Callable[[Mapping[str, Tensor]], Candidate] = plain,
     advice: str = "Lower --settings.image-lr and --settings.text-lr",
+    patience: int = 0,
 ) -> ChosenIterate:
     """Run `step` until `iterations`, from where the run folder's checkpoint stands.
+
+    It ends before where the last `patience` checks were no better than one before them; 0 goes on to the end.
 
     `as_candidate` makes what students train on out of the tensors that are optimised; `advice` is for a person whose
     pairs diverge.
@@ -82,7 +89,7 @@ def optimise(
         progress(f"{context.method}, {context.count} pairs", iterations, done) as advance,
     ):
         check()
-        while done < iterations:
+        while done < iterations and not 0 < patience <= chosen.checks_since():
             terms = _guarded(context, synthetic, chosen, step, done, advice)
             done += 1
             context.run.event("step", iteration=done, **terms)
@@ -96,6 +103,8 @@ def optimise(
                 raise Interrupted(f"stopped at iteration {done} of {iterations}; everything so far is kept.")
             best = f", best recall {chosen.recall:.1f} at {chosen.iteration}" if chosen.checks else ""
             advance(1, note=f"loss {terms['loss']:.3f}{best}")
+    if done < iterations:
+        console.print(f"ended at iteration {done}: the last {patience} checks were no better than {chosen.iteration}'s")
     if not chosen.checks:
         chosen.tensors, chosen.iteration = synthetic.values(), done
     _save(context, synthetic, chosen, done)

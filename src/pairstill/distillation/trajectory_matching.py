@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -46,6 +46,7 @@ class TrajectoryMatchingSettings:
         lr_lr: Step size for the student's step sizes.
         momentum: Momentum of SGD on all that is learnt.
         check_every: Iterations between two scores on the split that the protocol chooses by.
+        patience: Checks in a row that may be no better before it ends; 0 goes on to the last iteration.
     """
 
     iterations: int = 1000
@@ -60,10 +61,11 @@ class TrajectoryMatchingSettings:
     lr_lr: float = 0.01
     momentum: float = 0.5
     check_every: int = 100
+    patience: int = field(default=0, metadata={"added": True})
 
     def __post_init__(self) -> None:
         counts = ("iterations", "inner_steps", "expert_epochs", "max_start_epoch", "check_every")
-        least = {**dict.fromkeys(counts, 1), "inner_batch": 2, "image_lr": 0, "text_lr": 0, "lr_lr": 0}
+        least = {**dict.fromkeys(counts, 1), "inner_batch": 2, "patience": 0, "image_lr": 0, "text_lr": 0, "lr_lr": 0}
         check_settings(self, least, ("student_lr",))
 
 
@@ -114,7 +116,9 @@ def match_trajectories(
     def as_candidate(tensors: Mapping[str, Tensor]) -> Candidate:
         return Candidate(tensors["images"], tensors["texts"], similarity(tensors), _learnt_lrs(tensors))
 
-    chosen = optimise(context, synthetic, step, settings.iterations, settings.check_every, as_candidate)
+    chosen = optimise(
+        context, synthetic, step, settings.iterations, settings.check_every, as_candidate, patience=settings.patience
+    )
     kept = as_candidate(chosen.tensors)
     return finished(
         pairs, context, kept.images, kept.texts, kept.similarity, chosen=chosen.provenance(), student=kept.recipe

@@ -56,9 +56,10 @@ def compare(
         console.print(f"{len(todo) - len(missing)} of {len(todo)} rows are there already")
     _collect(todo, study, out)  # a folder that can't be written is said before anything long
     _run_all(missing, todo, study, out, launcher)
-    runs = {job.set_folder / "run": f"{job.entry.label}, {job.entry.pairs}" for job in reversed(todo)}
-    write_curves(out, study.name, {label: run for run, label in reversed(runs.items())})
     records = _collect(todo, study, out)
+    made = [record for record in records if "set" in record]
+    runs = {out / record["set"] / "run": f"{record['label']}, {record['pairs']}" for record in reversed(made)}
+    write_curves(out, study.name, {label: run for run, label in reversed(runs.items())})
     write_points(out, study.name, study.title, records)
     write_sizes(out, study.name, records)
     return records
@@ -170,10 +171,12 @@ def _works(jobs: Sequence[Job]) -> dict[str, float]:
     """
     works, made = dict[str, float](), set[Path]()
     for job in jobs:
-        there = job.set_folder in made or (job.set_folder / "distilled.json").exists()
-        iterations = 0 if there else getattr(job.entry.all_settings(), "iterations", 0)
-        works[job.key()] = 1 + iterations * job.entry.pairs / 1000
-        made.add(job.set_folder)
+        works[job.key()] = 1.0
+        for trial in job.trials():
+            there = trial.set_folder in made or (trial.set_folder / "distilled.json").exists()
+            iterations = 0 if there else getattr(trial.entry.all_settings(), "iterations", 0)
+            works[job.key()] += iterations * job.entry.pairs / 1000
+            made.add(trial.set_folder)
     return works
 
 
@@ -199,9 +202,10 @@ def _collect(todo: Sequence[Job], study: Study, out: Path) -> list[dict[str, Any
         base = {"label": job.entry.label, "method": job.entry.method, "pairs": job.entry.pairs}
         if job.result.exists():
             beside = {"published_mean": study.published_mean(job.entry)}
-            where = job.set_folder
+            found = read_manifest(job.result)
+            where = out / found["set"] if "set" in found else job.set_folder
             made = {"set": where.relative_to(out).as_posix(), "bytes": bytes_of(where)} if job.entry.pairs else {}
-            records.append({**read_manifest(job.result), "label": job.entry.label, **beside, **made})
+            records.append({**found, "label": job.entry.label, **beside, **made})
         else:
             why = read_json(job.failure)["error"] if job.failure.exists() else "not run yet"
             records.append({**base, "error": why})

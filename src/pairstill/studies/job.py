@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pairstill.runtime.old_names import under_old_names
 from pairstill.runtime.run_folder import read_events
 from pairstill.sets.distilled_set import DistilledSet
 from pairstill.studies.study import Entry, Study
+from pairstill.studies.trials import best_of, run_trials, settings_text
 from pairstill.towers.passes import Passes
 from pairstill.training.protocols import protocol_named
 
@@ -57,6 +58,8 @@ class Job:
     def set_key(self) -> str:
         """A digest of all that the distilled set depends on."""
         entry, study = self.entry, self.study
+        if entry.grid:
+            return digest_of([trial.set_key() for trial in self.trials()])
         experts = [entry.experts or study.experts, study.expert_recipe] if self.needs_bank else None
         student = None if entry.method == "full" else study.student_recipe
         protocol = protocol_named(study.protocol).key(study.source())
@@ -69,6 +72,10 @@ class Job:
         expert = study.expert_recipe if entry.method == "full" else None
         return digest_of([self.set_key(), self.read_by, entry.texts, study.seeds, _plain(expert)])
 
+    def trials(self) -> list[Job]:
+        """A job for each trial of the row; itself where it has no grid."""
+        return [replace(self, entry=entry) for entry in self.entry.trials()]
+
     @property
     def needs_bank(self) -> bool:
         """Whether its method reads experts."""
@@ -76,7 +83,7 @@ class Job:
 
     @property
     def set_folder(self) -> Path:
-        """Where the distilled set is."""
+        """Where the distilled set is; with a grid each trial has its own."""
         return self.out / "sets" / f"{_safe(self.entry.method)}-{self.entry.pairs}-{self.set_key()[:10]}"
 
     @property
@@ -106,10 +113,24 @@ def _do(job: Job) -> dict[str, Any]:
     same = study.towers_of(entry) == study.source()
     source = encoded if same else data.encoded(study.source(), device=job.device, passes=passes)
     bank = Bank.open(job.bank).first(entry.experts or study.experts) if job.bank and job.needs_bank else None
-    made = _distil(job, source, bank)
+    trial, tried = _chosen_trial(job, source, bank)
+    made = _distil(trial, source, bank)
     read = with_readable_texts(entry.texts, encoded, lambda: source, made, study.student_recipe, study.seed)
     row = evaluate(encoded, read, protocol, study.seeds, recipe=study.student_recipe, seed=study.seed)
-    return _record(job, row, {**cost_of(job.set_folder / "run", made), **(cost_of_bank(bank) if bank else {})})
+    cost = cost_of(trial.set_folder / "run", made)
+    return _record(job, row, {**tried, **cost, **(cost_of_bank(bank) if bank else {})})
+
+
+def _chosen_trial(job: Job, source: EncodedDataset, bank: Bank | None) -> tuple[Job, dict[str, Any]]:
+    """The trial that becomes the row, and what the table says of all of them."""
+    if not job.entry.grid:
+        return job, {}
+    jobs = job.trials()
+    trials = run_trials(job.entry.grid, lambda n: _distil(jobs[n], source, bank), lambda n: jobs[n].set_folder / "run")
+    best = best_of(trials)
+    said = {"chosen_settings": settings_text(job.entry.grid[best]), "trials": "; ".join(t.describe() for t in trials)}
+    folder = jobs[best].set_folder.relative_to(job.out).as_posix()
+    return jobs[best], {**said, "trial_seconds": sum(trial.seconds for trial in trials), "set": folder}
 
 
 def _distil(job: Job, encoded: EncodedDataset, bank: Bank | None) -> DistilledSet:

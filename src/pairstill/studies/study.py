@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class Entry:
         student_towers: What the students' towers have different from those the set is made with.
         texts: What students of another text encoder read in place of the distilled texts.
         published: Row of the published ablations that is put beside, as `group/choice`.
+        grid: Trials: each has these settings besides, and the best on the split that the protocol chooses by is the
+            row.
     """
 
     method: str
@@ -55,6 +57,11 @@ class Entry:
     student_towers: Mapping[str, Any] = field(default_factory=dict, metadata={"was": "student"})
     texts: TextAdaptation = "as-is"
     published: str | None = None
+    grid: tuple[Mapping[str, Any], ...] = ()
+
+    def trials(self) -> list[Entry]:
+        """The row with the settings of each trial; itself where it has no grid."""
+        return [replace(self, settings={**self.settings, **changes}, grid=()) for changes in self.grid] or [self]
 
     def all_settings(self) -> Any:
         """The method's settings with those that differ; None for `full`, which has none."""
@@ -162,6 +169,12 @@ def _entries(row: Any, where: str) -> list[Entry]:
             raise PairstillError(f"{where}: pairs must be whole numbers of at least 2, not {budget!r}.")
     rest = {key: value for key, value in row.items() if key not in ("method", "pairs", "label")}
     rest = checked(Entry, rest, where)
+    for number, changes in enumerate(rest.get("grid", ()), 1):
+        if "check_every" not in settings_of(method_named(method), row.get("settings", {})).__dict__:
+            raise PairstillError(f"{where}: {method} is never scored on the way, so it can have no grid.")
+        settings_of(
+            method_named(method), {**row.get("settings", {}), **changes}, f"{where}, trial {number} of its grid"
+        )
     if rest.get("experts") is not None and rest["experts"] < 1:
         raise PairstillError(f"{where}: experts must be at least 1, not {rest['experts']}.")
     if rest.get("published") is not None:

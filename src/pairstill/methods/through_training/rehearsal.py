@@ -94,6 +94,7 @@ class Settings:
             read.
         momentum: Adam's first beta.
         check_every: Iterations between two scores on the split that the protocol chooses by.
+        patience: Checks in a row that may be no better before it ends; 0 goes on to the last iteration.
     """
 
     iterations: int = 160
@@ -115,11 +116,12 @@ class Settings:
     text_lr: float = 0.03
     momentum: float = 0.9
     check_every: int = 80
+    patience: int = field(default=0, metadata={"added": True})
 
     def __post_init__(self) -> None:
         counts = ("iterations", "students", "inner_epochs", "min_inner_epochs", "images_per_step", "check_every")
         least = {**dict.fromkeys(counts, 1), "student_width": 1, "views": 0, "real_batch": 2, "trained_layers": 0}
-        check_settings(self, {**least, "image_lr": 0, "text_lr": 0}, ("student_lr",))
+        check_settings(self, {**least, "patience": 0, "image_lr": 0, "text_lr": 0}, ("student_lr",))
         if self.image_lr == self.text_lr == 0:
             raise PairstillError("settings.image_lr and settings.text_lr are both 0: nothing would be learnt.")
 
@@ -171,7 +173,9 @@ def fit(pairs: EncodedSplit, context: Context) -> DistilledSet:
         synthetic.step(loss, math.inf)
         return {"loss": loss}
 
-    chosen = optimise(context, synthetic, step, iterations, settings.check_every, advice=ADVICE)
+    chosen = optimise(
+        context, synthetic, step, iterations, settings.check_every, advice=ADVICE, patience=settings.patience
+    )
     with contextlib.suppress(TrainingDiverged):  # diagnostics are worth no set
         _write_diagnostics(pairs, context, encoders["features"], chosen)
     others = (encoder.fingerprint for encoder in list(encoders.values())[1:])
