@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -49,3 +51,21 @@ def test_texts_step_down_the_gradient_of_the_matching_loss(method, heads_data, h
     moved = read_tensors(tmp_path / "set/run/checkpoint.safetensors")["texts"]
     torch.testing.assert_close(moved, read_initial_pairs(tmp_path / "set/run").texts - 0.5 * gradients[0])
     assert temperatures == [0.2]
+
+
+def test_towers_begin_with_step_sizes_of_their_own_and_may_keep_what_they_learnt_to_themselves(
+    heads_data, heads_bank, tmp_path
+):
+    settings = tesla.Settings(
+        iterations=1, check_every=1, inner_steps=2, inner_batch=4, lr_lr=0.0, student_lr=0.02, student_text_lr=0.3
+    )
+    made = distill(heads_data, tmp_path / "shipped", "tesla", 6, heads_bank, settings=settings)
+    assert made.info["student"] == pytest.approx({"lr": 0.02, "text_lr": 0.3})
+    own = distill(
+        heads_data, tmp_path / "own", "tesla", 6, heads_bank, settings=replace(settings, ship_student_lr=False)
+    )
+    assert own.info["student"] == {}
+    last = [read_tensors(tmp_path / name / "run/checkpoint.safetensors") for name in ("shipped", "own")]
+    assert torch.equal(last[0]["images"], last[1]["images"])
+    recalls = [made.info["chosen"]["selection_recall"], own.info["chosen"]["selection_recall"]]
+    assert recalls[0] != recalls[1]

@@ -42,7 +42,9 @@ class TrajectoryMatchingSettings:
         max_start_epoch: The student starts at one of so many first epochs of an expert, the anchor included.
         image_lr: Step size for pixels.
         text_lr: Step size for text embeddings.
-        student_lr: The student's step size to begin with, for both towers; it is learnt.
+        student_lr: The student's step size to begin with; it is learnt.
+        student_text_lr: The same of its text tower, where it is another.
+        ship_student_lr: Whether students of the set train with the step sizes that were learnt, or with their own.
         lr_lr: Step size for the student's step sizes.
         momentum: Momentum of SGD on all that is learnt.
         check_every: Iterations between two scores on the split that the protocol chooses by.
@@ -62,11 +64,13 @@ class TrajectoryMatchingSettings:
     momentum: float = 0.5
     check_every: int = 100
     patience: int = field(default=0, metadata={"added": True})
+    student_text_lr: float | None = field(default=None, metadata={"added": True})
+    ship_student_lr: bool = field(default=True, metadata={"added": True})
 
     def __post_init__(self) -> None:
         counts = ("iterations", "inner_steps", "expert_epochs", "max_start_epoch", "check_every")
         least = {**dict.fromkeys(counts, 1), "inner_batch": 2, "patience": 0, "image_lr": 0, "text_lr": 0, "lr_lr": 0}
-        check_settings(self, least, ("student_lr",))
+        check_settings(self, least, ("student_lr", "student_text_lr"))
 
 
 def match_trajectories(
@@ -85,10 +89,14 @@ def match_trajectories(
     bank = context.need_bank()
     model = context.encoded.new_model(seed=0)
     device = torch.device(context.encoded.device)
-    first = torch.tensor(settings.student_lr)
-    extra = {"student_image_lr": (first, settings.lr_lr), "student_text_lr": (first, settings.lr_lr), **learnable}
+    lrs = {"image": settings.student_lr, "text": settings.student_text_lr or settings.student_lr}
+    extra = {f"student_{tower}_lr": (torch.tensor(lr), settings.lr_lr) for tower, lr in lrs.items()}
     synthetic = SyntheticPairs(
-        *initial_pairs(pairs, context, settings.init), settings.image_lr, settings.text_lr, settings.momentum, extra
+        *initial_pairs(pairs, context, settings.init),
+        settings.image_lr,
+        settings.text_lr,
+        settings.momentum,
+        {**extra, **learnable},
     )
 
     def step(synthetic: SyntheticPairs, iteration: int) -> dict[str, float]:
@@ -114,7 +122,8 @@ def match_trajectories(
         return {"loss": loss.item(), **{key: lr.item() for key, lr in lrs.items()}}
 
     def as_candidate(tensors: Mapping[str, Tensor]) -> Candidate:
-        return Candidate(tensors["images"], tensors["texts"], similarity(tensors), _learnt_lrs(tensors))
+        recipe = _learnt_lrs(tensors) if settings.ship_student_lr else {}
+        return Candidate(tensors["images"], tensors["texts"], similarity(tensors), recipe)
 
     chosen = optimise(
         context, synthetic, step, settings.iterations, settings.check_every, as_candidate, patience=settings.patience
