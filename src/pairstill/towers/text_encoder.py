@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from pairstill.errors import PairstillError, unknown
 from pairstill.runtime.files import digest_of, digest_of_tensors, read_json
 from pairstill.runtime.seeds import global_seed
+from pairstill.towers import onnx_bert
+from pairstill.towers.npm_weights import npm_folder
 from pairstill.towers.torchvision_shim import ensure_torchvision
 from pairstill.towers.weights import (
     TEXT_PRESETS,
     Pooling,
     TextPreset,
     TextSource,
+    cache_folder,
     hub_reachable,
     no_network,
     resolve_text,
@@ -164,6 +167,10 @@ def _pretrained(source: TextSource) -> tuple[nn.Module, Any]:
         return _from_folder(str(Path(source.name).expanduser()))
     if source.origin == "package":
         return _from_folder(str(text_package_folder(source.name, cast(TextPreset, source.preset))))
+    if source.origin == "npm":
+        archive = cast(TextPreset, source.preset).npm
+        assert archive is not None, "resolve_text has seen it"
+        return _from_folder(str(npm_folder(archive, onnx_bert.convert, cache_folder())))
     hub_id = source.preset.hub_id if source.preset else source.name
     offline = not hub_reachable()
     try:

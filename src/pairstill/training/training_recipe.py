@@ -97,7 +97,7 @@ FULL_EXPERT_RECIPE = Recipe(
 )
 """In `full`, and of models of all pairs there; chosen on validation (docs/log.md)."""
 
-FULL_STUDENT_RECIPE = dataclasses.replace(STUDENT_RECIPE, lr=0.01, text_lr=0.1)
+FULL_STUDENT_RECIPE = dataclasses.replace(STUDENT_RECIPE, epochs=50, lr=0.01, text_lr=0.5, schedule="cosine")
 """In `full`; chosen on validation with real pairs (docs/log.md)."""
 
 
