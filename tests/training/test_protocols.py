@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from pairstill.errors import PairstillError
@@ -32,7 +34,16 @@ def test_students_train_as_published_but_for_ours_in_full():
     assert all(protocol_named(name).student_recipe(full) == STUDENT_RECIPE for name in ("mdm", "lors"))
 
 
+def test_one_short_student_chooses_an_iteration_in_full_and_two_whole_ones_elsewhere():
+    heads, full = Towers(train="heads"), Towers(train="full")
+    assert protocol_named("clean").selection(heads, STUDENT_RECIPE) == (2, STUDENT_RECIPE)
+    assert all(protocol_named(name).selection(full, STUDENT_RECIPE) == (2, STUDENT_RECIPE) for name in ("mdm", "lors"))
+    count, recipe = protocol_named("clean").selection(full, FULL_STUDENT_RECIPE)
+    assert (count, recipe) == (1, replace(FULL_STUDENT_RECIPE, epochs=20))
+    assert protocol_named("clean").selection(full, replace(FULL_STUDENT_RECIPE, epochs=1))[1].epochs == 1
+
+
 def test_rows_of_clean_in_full_are_not_those_that_had_augmented_students():
     heads, full = Towers(train="heads"), Towers(train="full")
-    assert [protocol_named("clean").key(towers) for towers in (heads, full)] == ["clean", "clean, second"]
+    assert [protocol_named("clean").key(towers) for towers in (heads, full)] == ["clean", "clean, third"]
     assert all(protocol_named(name).key(full) == name for name in ("mdm", "lors"))

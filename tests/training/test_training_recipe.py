@@ -52,7 +52,7 @@ def test_a_nonsense_recipe_is_refused(change):
 def test_experts_have_a_recipe_for_each_regime():
     assert expert_recipe(Towers(train="heads")) == EXPERT_RECIPE
     assert expert_recipe(Towers(train="full")) == FULL_EXPERT_RECIPE
-    assert FULL_EXPERT_RECIPE.lr < EXPERT_RECIPE.lr == FULL_EXPERT_RECIPE.text_lr
+    assert FULL_EXPERT_RECIPE.lr < EXPERT_RECIPE.lr < FULL_EXPERT_RECIPE.text_lr
 
 
 def test_changes_leave_the_rest_as_it_was():

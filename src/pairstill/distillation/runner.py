@@ -92,7 +92,8 @@ def _selection_score(encoded: EncodedDataset, protocol: Protocol, recipe: Recipe
     """A function that scores candidate pairs on the protocol's split, or None where the last iteration is taken."""
     if protocol.select_on == "last":
         return None
-    split, count = encoded.split(protocol.select_on), protocol.selection_students(encoded.towers)
+    split = encoded.split(protocol.select_on)
+    count, recipe = protocol.selection(encoded.towers, recipe)
 
     def score(candidate: Candidate) -> Recall:
         return broadcast_from_first(lambda: found(candidate))  # type: ignore[no-any-return]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from pairstill.errors import PairstillError, unknown
 from pairstill.towers.two_tower import Towers
 from pairstill.training.training_recipe import FULL_STUDENT_RECIPE, STUDENT_RECIPE, Recipe
+
+SHARE_OF_EPOCHS = 0.4
+"""Of a student's epochs, those of one that chooses an iteration in `full`."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +37,21 @@ class Protocol:
         """How its students are trained by default: as published, but for ours in `full`."""
         return FULL_STUDENT_RECIPE if towers.train == "full" and self.towers is None else STUDENT_RECIPE
 
-    def selection_students(self, towers: Towers) -> int:
-        """How many students are behind each score by which an iteration is chosen; the figure is taken with others.
+    def selection(self, towers: Towers, recipe: Recipe) -> tuple[int, Recipe]:
+        """How many students are behind each score by which an iteration is chosen, and how they train.
 
-        In `full` one costs as much as many iterations, and two differ by 0.2 points there, as in no regime.
+        The figure itself is taken with others. In `full`, where a student costs as much as many iterations, it is one,
+        and it trains for fewer epochs: a little worse, in the same order (docs/log.md).
         """
-        return 1 if towers.train == "full" and self.towers is None else 2
+        if towers.train != "full" or self.towers is not None:
+            return 2, recipe
+        return 1, dataclasses.replace(recipe, epochs=math.ceil(SHARE_OF_EPOCHS * recipe.epochs))
 
     def key(self, towers: Towers) -> str:
         """What keys of rows have of it: its name, and a mark where it meant something else before.
 
         In `full` students of `clean` had DSA, those of rehearsal's inner loop trained no layer of the backbone, and
-        two students chose an iteration.
+        two students of all epochs chose an iteration.
         """
         return f"{self.name}, third" if towers.train == "full" and self.towers is None else self.name
 
