@@ -93,7 +93,7 @@ STUDENT_RECIPE = Recipe(epochs=100, momentum=0.9, weight_decay=5e-4, decay=0.1)
 """As published, and in `heads`."""
 
 FULL_EXPERT_RECIPE = Recipe(
-    epochs=8, lr=0.01, text_lr=0.3, momentum=0.9, one_caption=True, schedule="cosine", augment=False
+    epochs=8, lr=0.01, text_lr=0.5, momentum=0.9, one_caption=True, schedule="cosine", augment=False
 )
 """In `full`, and of models of all pairs there; chosen on validation (docs/log.md)."""
 
