@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -67,15 +67,16 @@ def train_experts(
     seed: int = 0,
     device: Device = "auto",
     launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
+    keep_epochs: Sequence[int] = (),
 ) -> Bank:
     """Train experts on prepared data until the bank in `out` has `count` of them.
 
     `recipe` is a whole one, or what differs from the default of the regime. With `launcher`, they train in several
-    processes (`Processes`) or on a cluster (`OnRay`).
+    processes (`Processes`) or on a cluster (`OnRay`). The bank has all epochs of each, or those in `keep_epochs`.
     """
     prepared = data if isinstance(data, PreparedDataset) else open_prepared(data)
     whole = changed(expert_recipe(prepared.towers), recipe)
-    return train_into_bank(prepared, Path(out), count, whole, seed, device_named(device), launcher)
+    return train_into_bank(prepared, Path(out), count, whole, seed, device_named(device), launcher, keep_epochs)
 
 
 def import_experts(

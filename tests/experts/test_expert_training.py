@@ -45,7 +45,21 @@ def test_an_expert_killed_in_training_comes_to_the_same_end(heads_data, tmp_path
     monkeypatch.setattr(Bank, "write_epoch", counted)
     again = api.train_experts(heads_data, tmp_path / "killed", 2, recipe)
     assert [row.sha256 for row in again.checkpoints] == [row.sha256 for row in straight.checkpoints]
-    assert len(epochs_written) == (6 if momentum == 0 else 8)  # what was trained is not trained again
+    assert len(epochs_written) == 6  # what was trained is not trained again
+
+
+def test_a_bank_has_the_epochs_that_were_asked_for(heads_data, tmp_path):
+    recipe = replace(TINY_RECIPE, epochs=3)
+    whole = api.train_experts(heads_data, tmp_path / "whole", 2, recipe)
+    some = api.train_experts(heads_data, tmp_path / "some", 2, recipe, keep_epochs=[3, 1])
+    assert [(row.expert, row.epoch) for row in some.checkpoints] == [(0, 1), (0, 3), (1, 1), (1, 3)]
+    kept = {row.sha256 for row in whole.checkpoints if row.epoch != 2}
+    assert {row.sha256 for row in some.checkpoints} == kept
+    assert len(list((tmp_path / "some").glob("expert-*/*.safetensors"))) == 4
+    with pytest.raises(PairstillError, match="keep_epochs"):
+        api.train_experts(heads_data, tmp_path / "some", 3, recipe)
+    with pytest.raises(PairstillError, match=r"--keep-epochs are from 1 to 3, not 4"):
+        api.train_experts(heads_data, tmp_path / "none", 2, recipe, keep_epochs=[4])
 
 
 def test_another_recipe_can_not_be_added(heads_data, heads_bank, tmp_path):

@@ -76,7 +76,7 @@ def kinds(heads_data, heads_bank, shapes, tmp_path_factory):
     shutil.copytree(heads_bank.folder, bank)
     shutil.copytree(heads_data.folder, data)
     opened = Bank.open(bank)
-    opened.keep_unfinished(7, 2, opened.parameters(0))
+    opened.keep_unfinished(7, 2, opened.parameters(0), {})
     cached_matrix(features / "x.npy", (50, 3), "float32", lambda start: iter([rows(start)]), "x")
     stop_half_way(features)
     for form in ("hf", "webdataset", "folder"):

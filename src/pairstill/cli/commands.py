@@ -88,21 +88,23 @@ def experts(
     out: str | None = None,
     count: int = 20,
     recipe: RecipeChanges = AS_USUAL,
+    keep_epochs: list[int] = [],  # noqa: B006 (jsonargparse needs a list; it is never changed)
     seed: int = 0,
-    import_images: list[str] = [],  # noqa: B006 (jsonargparse needs a list; it is never changed)
+    import_images: list[str] = [],  # noqa: B006
     import_texts: list[str] = [],  # noqa: B006
     launcher: LauncherName = "local",
     jobs: int = 1,
     address: str | None = None,
     device: api.Device = "auto",
 ) -> None:
-    """Train experts from one shared anchor, keeping every epoch. Run again to continue, or with a larger --count.
+    """Train experts from one shared anchor, and keep their epochs. Run again to continue, or with a larger --count.
 
     Args:
         data: A prepared dataset.
         out: Folder of the bank.
         count: Experts in the bank when it is done.
         recipe: What is different in how an expert is trained.
+        keep_epochs: Epochs of each expert that the bank keeps, as a list such as [2,5,10]; all when left out.
         seed: Of the anchor and of the experts.
         import_images: Instead of training, image buffers (.pt) of LoRS or MTT-VL, as a list: [a.pt,b.pt].
         import_texts: The text buffers that belong to them.
@@ -116,7 +118,7 @@ def experts(
         bank = api.import_experts(data, folder, import_images, import_texts)
     else:
         launched = launcher_named(launcher, jobs, address)
-        bank = api.train_experts(data, folder, count, recipe, seed, device, launched)
+        bank = api.train_experts(data, folder, count, recipe, seed, device, launched, keep_epochs)
     out_console.print(f"{folder}: {len(bank.experts)} experts, {len(bank.checkpoints)} checkpoints")
 
 

@@ -36,6 +36,7 @@ FORMAT = 2
 _GRAM_COLUMNS = 1 << 18
 _GRAM_BYTES = 1 << 28
 _SCALES = ":scales"
+_VELOCITY = ":velocity"
 _FILE_NAME = re.compile(r"anchor\.safetensors|expert-\d+/epoch-\d+\.safetensors")
 
 
@@ -132,7 +133,7 @@ class Bank:
         """Add all epochs of one expert."""
         for epoch, parameters in enumerate(epochs, start=1):
             self.write_epoch(expert, epoch, parameters)
-        self.complete(expert, len(epochs))
+        self.complete(expert, range(1, len(epochs) + 1))
 
     def write_epoch(self, expert: int, epoch: int, parameters: Mapping[str, Tensor]) -> None:
         """Write one epoch of an expert that is still in training; the manifest does not know it yet."""
@@ -146,29 +147,33 @@ class Bank:
             packed[name], packed[name + _SCALES] = pack(parameters[name] - start)
         return packed
 
-    def keep_unfinished(self, expert: int, epoch: int, parameters: Mapping[str, Tensor]) -> None:
-        """Keep an expert in training as it is after `epoch`, to the bit."""
-        write_sealed(self.folder / _unfinished(expert), parameters, {"epoch": epoch})
+    def keep_unfinished(
+        self, expert: int, epoch: int, parameters: Mapping[str, Tensor], velocity: Mapping[str, Tensor]
+    ) -> None:
+        """Keep an expert in training as it is after `epoch`, to the bit, with what its momentum holds."""
+        held = {f"{name}{_VELOCITY}": value for name, value in velocity.items()}
+        write_sealed(self.folder / _unfinished(expert), {**parameters, **held}, {"epoch": epoch})
 
-    def complete(self, expert: int, epochs: int) -> None:
-        """Enter an expert, whose epochs are all on disk, into the manifest."""
-        names = {epoch: _file_name(expert, epoch) for epoch in range(1, epochs + 1)}
+    def complete(self, expert: int, epochs: Sequence[int]) -> None:
+        """Enter an expert, of which these epochs are on disk, into the manifest."""
+        names = {epoch: _file_name(expert, epoch) for epoch in epochs}
         rows = [Checkpoint(expert, epoch, name, sha256(self.folder / name)) for epoch, name in names.items()]
         self.checkpoints = [row for row in self.checkpoints if row.expert != expert] + rows
         self.__dict__.pop("gram", None)
         self._write_manifest()
         self.forget_unfinished()
 
-    def unfinished(self, expert: int) -> tuple[int, dict[str, Tensor]]:
-        """How many epochs an expert in training has behind it, and the parameters that it has then."""
+    def unfinished(self, expert: int) -> tuple[int, dict[str, Tensor], dict[str, Tensor]]:
+        """How many epochs an expert in training has behind it, its parameters then, and what its momentum holds."""
         path = self.folder / _unfinished(expert)
         if not path.exists():
-            return 0, self.anchor
+            return 0, self.anchor, {}
         try:
-            parameters, state = read_sealed(path)
+            tensors, state = read_sealed(path)
         except PairstillError as error:
             raise PairstillError(f"{error} Remove it: the expert is then trained anew.") from error
-        return state["epoch"], parameters
+        velocity = {name.removesuffix(_VELOCITY): value for name, value in tensors.items() if name.endswith(_VELOCITY)}
+        return state["epoch"], {name: tensors[name] for name in self.anchor}, velocity
 
     def epochs_on_disk(self, experts: Sequence[int]) -> int:
         """How many epochs of these experts are written, whether or not the manifest knows them."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pairstill.errors import PairstillError
 from pairstill.experts.bank import Bank, parameters_of
@@ -38,8 +37,11 @@ def train_experts(
     seed: int = 0,
     device: str = "cpu",
     launcher: Launcher = InProcess(),  # noqa: B008 (it has no state)
+    keep_epochs: Sequence[int] = (),
 ) -> Bank:
     """Train experts until the bank in `folder` has `count` of them; those already there are kept.
+
+    Of each, the bank has the epochs in `keep_epochs`, counted from 1, or all of them.
 
     All start from the same anchor, projectors included: with projectors of their own their displacements would
     agree by construction, and the merge ratio would say nothing.
@@ -48,15 +50,16 @@ def train_experts(
         raise PairstillError(f"--count must be at least 1, not {count}.")
     encoded = _opened(data, device)
     recipe = recipe or expert_recipe(encoded.towers)
+    kept = _kept_epochs(keep_epochs, recipe)
     _refuse_other(encoded, folder)
     with held_alone(folder / "run"):
-        run = Run(folder / "run", _config(encoded, recipe, seed), resume=True, read_config=_with_added)
+        run = Run(folder / "run", _config(encoded, recipe, seed, keep_epochs), resume=True, read_config=_with_added)
         bank = _open_or_create(encoded, folder, recipe, seed)
         bank.forget_unfinished()  # left by a run that was killed between its last two writes
         missing = [expert for expert in range(count) if expert not in bank.experts]
         if missing:
             encoded.split("train")  # what experts read is computed once, not in every worker
-            _train_all(data, bank, missing, recipe, seed, device, run, launcher)
+            _train_all(data, bank, missing, recipe, kept, seed, device, run, launcher)
         if len(bank.experts) > 1:
             _ = bank.gram  # computed once here, read by every distillation
         return bank
@@ -84,8 +87,16 @@ def _refuse_other(encoded: EncodedDataset, folder: Path) -> None:
         raise PairstillError(f"the bank {folder} was imported: experts can't be added to it. Choose another --out.")
 
 
-def _config(encoded: EncodedDataset, recipe: Recipe, seed: int) -> dict[str, Any]:
+def _kept_epochs(wanted: Sequence[int], recipe: Recipe) -> list[int]:
+    """Which epochs go into the bank: those that were asked for, or all."""
+    if wrong := [epoch for epoch in wanted if not 1 <= epoch <= recipe.epochs]:
+        raise PairstillError(f"--keep-epochs are from 1 to {recipe.epochs}, not {wrong[0]}.")
+    return sorted(set(wanted)) or list(range(1, recipe.epochs + 1))
+
+
+def _config(encoded: EncodedDataset, recipe: Recipe, seed: int, keep_epochs: Sequence[int]) -> dict[str, Any]:
     return {
+        **({"keep_epochs": sorted(set(keep_epochs))} if keep_epochs else {}),
         "towers": encoded.identity(),
         "dataset": encoded.dataset.fingerprint,
         "recipe": dataclasses.asdict(recipe),
@@ -111,24 +122,25 @@ def _train_all(
     bank: Bank,
     missing: Sequence[int],
     recipe: Recipe,
+    kept: Sequence[int],
     seed: int,
     device: str,
     run: Run,
     launcher: Launcher,
 ) -> None:
-    tasks = [Task(f"expert {n + 1}", _train_one, (data, bank.folder, n, recipe, seed, device)) for n in missing]
-    with _epochs_counted(bank, missing, recipe):
+    tasks = [Task(f"expert {n + 1}", _train_one, (data, bank.folder, n, recipe, kept, seed, device)) for n in missing]
+    with _epochs_counted(bank, missing, kept):
         for outcome in in_process_if_one(launcher).run(tasks):
             found = outcome.result("Finished experts and epochs are kept.")
-            bank.complete(found["expert"], recipe.epochs)
+            bank.complete(found["expert"], kept)
             run.event("expert", **found)
 
 
 @contextlib.contextmanager
-def _epochs_counted(bank: Bank, missing: Sequence[int], recipe: Recipe) -> Iterator[None]:
+def _epochs_counted(bank: Bank, missing: Sequence[int], kept: Sequence[int]) -> Iterator[None]:
     """Progress by the epochs that come to be on disk, whoever trains them."""
-    done, stop = bank.epochs_on_disk(missing) if _resumes(recipe) else 0, threading.Event()
-    with progress("experts, epochs", len(missing) * recipe.epochs, done) as advance:
+    done, stop = bank.epochs_on_disk(missing), threading.Event()
+    with progress("experts, epochs", len(missing) * len(kept), done) as advance:
 
         def look() -> None:
             seen = done
@@ -150,22 +162,22 @@ def _epochs_counted(bank: Bank, missing: Sequence[int], recipe: Recipe) -> Itera
 
 
 def _train_one(
-    data: PreparedDataset, folder: Path, expert: int, recipe: Recipe, seed: int, device: str
+    data: PreparedDataset, folder: Path, expert: int, recipe: Recipe, kept: Sequence[int], seed: int, device: str
 ) -> dict[str, Any]:
     """Train one expert, from its last epoch on disk; its epochs are in the bank's folder, its scores are returned."""
     begin = time.monotonic()
     encoded, bank = _opened(data, device), Bank.open(folder)
     model = encoded.new_model(derive(seed, "anchor"))
-    done, parameters = _so_far(bank, expert, recipe)
+    done, parameters, velocity = bank.unfinished(expert)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(parameters[name])
 
     def on_epoch(epoch: int) -> None:
         parameters = parameters_of(model)
-        bank.write_epoch(expert, epoch, parameters)
-        if _resumes(recipe):
-            bank.keep_unfinished(expert, epoch, parameters)
+        if epoch in kept:
+            bank.write_epoch(expert, epoch, parameters)
+        bank.keep_unfinished(expert, epoch, parameters, velocity)
 
     train(
         model,
@@ -174,16 +186,7 @@ def _train_one(
         derive(seed, "expert", expert),
         on_epoch,
         done,
+        velocity,
     )
     scores = model_recall(model, encoded.split("val"))
     return {"expert": expert, "training_seconds": time.monotonic() - begin, "val": scores.to_dict()}
-
-
-def _so_far(bank: Bank, expert: int, recipe: Recipe) -> tuple[int, dict[str, Tensor]]:
-    """The epochs of an unfinished expert, to go on from."""
-    return bank.unfinished(expert) if _resumes(recipe) else (0, bank.anchor)
-
-
-def _resumes(recipe: Recipe) -> bool:
-    """Whether an unfinished expert can go on; not with momentum, which is not kept."""
-    return not recipe.momentum

@@ -44,10 +44,12 @@ def train(
     seed: int,
     on_epoch: Callable[[int], None] | None = None,
     done: int = 0,
+    velocity: dict[str, Tensor] | None = None,
 ) -> None:
     """Train `model` in place. `on_epoch` gets the number of finished epochs, with the model in training mode.
 
-    A model that went through `done` epochs before goes on to the same result, if the recipe has no momentum.
+    A model that went through `done` epochs before goes on to the same result, given the `velocity` that it had then:
+    what momentum keeps of each parameter, by name. It is brought up to date before `on_epoch`.
     """
     groups = [
         {"params": list(model.image_parameters().values()), "full_lr": recipe.lr},
@@ -57,10 +59,15 @@ def train(
         },
     ]
     optimiser = torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    names = {name: parameter for name, parameter in model.named_parameters() if recipe.momentum}
+    for name, parameter in names.items() if velocity else ():
+        optimiser.state[parameter]["momentum_buffer"] = (velocity or {})[name].to(parameter, copy=True)
     for epoch in range(done, recipe.epochs):
         with global_seed(seed, "dropout", epoch):
             loss = _train_epoch(model, optimiser, pairs, recipe, epoch, generator(seed, "batches", epoch))
         _refuse_divergence(model, loss, recipe, epoch + 1)
+        if velocity is not None:
+            velocity.update({name: optimiser.state[p]["momentum_buffer"] for name, p in names.items()})
         if on_epoch:
             on_epoch(epoch + 1)
 
