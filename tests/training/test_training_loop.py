@@ -3,6 +3,7 @@ import torch
 
 from pairstill.errors import PairstillError
 from pairstill.features.training_pairs import TensorInputs, TrainingPairs
+from pairstill.training import training_loop
 from pairstill.training.student_training import model_recall
 from pairstill.training.training_loop import batches, one_link_per_image, train
 from pairstill.training.training_recipe import Recipe
@@ -65,3 +66,25 @@ def test_divergence_is_said(heads_data):
     encoded = heads_data.encoded()
     with pytest.raises(PairstillError, match=r"training diverged in epoch \d+: the loss was .* Lower the lr"):
         train(encoded.new_model(0), encoded.split("train").pairs, Recipe(epochs=3, lr=1e30), seed=0)
+
+
+def test_where_it_is_faster_a_backbone_computes_in_bfloat16_and_heads_never_do(full_data, heads_data, monkeypatch):
+    recipe, seen = Recipe(epochs=1, lr=0.01, batch_size=32), []
+
+    def trained(data, kinds):
+        monkeypatch.setattr(training_loop, "FASTER_IN_BFLOAT16", kinds)
+        encoded = data.encoded()
+        model = encoded.new_model(0)
+        seen.clear()
+        model.text_head.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+        model.body.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+        train(model, encoded.split("train").pairs, recipe, seed=0)
+        return torch.cat([value.detach().flatten() for value in model.parameters()])
+
+    usual, mixed = trained(full_data, ("cuda",)), trained(full_data, ("cpu",))
+    assert torch.bfloat16 in seen
+    assert mixed.dtype == torch.float32
+    before = torch.cat([value.detach().flatten() for value in full_data.encoded().new_model(0).parameters()])
+    assert 0 < (mixed - usual).norm() < 0.2 * (usual - before).norm()
+    trained(heads_data, ("cpu",))
+    assert set(seen) == {torch.float32}
