@@ -1,8 +1,11 @@
+import json
+
 import pytest
 
 from pairstill.runtime.launchers import InProcess
 from pairstill.sets.distilled_set import load
 from pairstill.studies.comparison import compare
+from pairstill.studies.figures import relative_losses
 from pairstill.studies.study import read_study
 from tests.studies.conftest import recipe
 
@@ -30,3 +33,19 @@ def test_the_same_rows_give_the_same_figures_to_the_byte(heads_data, tmp_path):
         file.unlink()
     compare(study, out, heads_data.folder, InProcess())
     assert drawn == {file: file.read_bytes() for file in drawn}
+
+
+def test_a_methods_own_loss_is_drawn_over_what_it_was_at_first(tmp_path):
+    losses = [8.0, 4.0] * 40 + [2.0, 2.0] * 40
+    lines = [
+        json.dumps({"kind": "step", "seconds": n, "iteration": n, "loss": loss}) for n, loss in enumerate(losses, 1)
+    ]
+    (tmp_path / "events.jsonl").write_text("\n".join(lines) + "\n")
+    iterations, relative = relative_losses(tmp_path)
+    assert iterations == list(range(4, 161, 4))
+    assert relative == pytest.approx([1.0] * 20 + [2.0 / 6.0] * 20)
+
+
+def test_losses_of_a_run_that_has_no_step_are_none(tmp_path):
+    (tmp_path / "events.jsonl").write_text("")
+    assert relative_losses(tmp_path) == ([], [])

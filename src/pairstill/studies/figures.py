@@ -1,7 +1,8 @@
-"""Figures of a comparison: its rows as points; recall against the set's size; recall against iterations and time."""
+"""Figures of a comparison: its rows as points; recall against the set's size; recall and loss against iterations."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from pairstill.runtime.run_folder import read_events
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Told apart by every kind of colour vision (Okabe and Ito)."""
+
+LOSS_POINTS = 40
 
 MOST_CURVES = 2 * len(COLOURS)
 
@@ -80,8 +83,17 @@ def checks_of(run: Path) -> list[dict[str, Any]]:
     return [event for event in read_events(run) if event["kind"] == "check"]
 
 
+def relative_losses(run: Path) -> tuple[list[int], list[float]]:
+    """Iterations, and a method's own loss there over what it was at first: the means of `LOSS_POINTS` equal parts."""
+    steps = [event for event in read_events(run) if event["kind"] == "step"]
+    size = max(1, len(steps) // LOSS_POINTS)
+    parts = [steps[start : start + size] for start in range(0, len(steps) - size + 1, size)]
+    means = [statistics.fmean(step["loss"] for step in part) for part in parts]
+    return [part[-1]["iteration"] for part in parts], [mean / means[0] for mean in means] if any(means[:1]) else means
+
+
 def write_curves(out: Path, name: str, runs: Mapping[str, Path]) -> list[Path]:
-    """Draw the runs that were checked more than once, as SVG and PNG; returns the files.
+    """Draw recall and loss of the runs that were checked more than once, as SVG and PNG; returns the files.
 
     None where there are too many to be told apart.
 
@@ -95,16 +107,18 @@ def write_curves(out: Path, name: str, runs: Mapping[str, Path]) -> list[Path]:
         return []
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    for axes, key, title in zip(
-        figure.subplots(1, 2), ("iteration", "seconds"), ("iterations", "seconds"), strict=True
-    ):
-        for number, (label, checks) in enumerate(curves.items()):
-            means = [check["mean"] for check in checks]
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    by_iteration, by_time, losses = figure.subplots(1, 3)
+    for number, (label, checks) in enumerate(curves.items()):
+        means = [check["mean"] for check in checks]
+        for axes, key in ((by_iteration, "iteration"), (by_time, "seconds")):
             axes.plot([check[key] for check in checks], means, marker="o", ms=3, label=label, **_style(number))
+        losses.plot(*relative_losses(runs[label]), label=label, **_style(number))
+    for axes, title in ((by_iteration, "iterations"), (by_time, "seconds"), (losses, "iterations")):
         _tidy(axes, title)
-    figure.axes[0].set_ylabel("mean recall of the choosing students, %")
-    figure.axes[1].legend(frameon=False, fontsize=8)
+    by_iteration.set_ylabel("mean recall of the choosing students, %")
+    losses.set_ylabel("own loss / own loss at first")
+    by_time.legend(frameon=False, fontsize=8)
     return _write(figure, out, f"{name}-curves")
 
 
