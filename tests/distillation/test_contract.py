@@ -18,7 +18,7 @@ def test_settings_are_the_defaults_but_for_what_is_changed():
 def test_the_config_of_an_old_run_is_read_under_the_names_of_today():
     old = {"method": "rehearsal", "also": {"x": "1"}, "settings": {"passes": 3, "image_lr": 0.1}}
     new = config_under_new_names(old, Settings)
-    assert new["settings"] == {"inner_epochs": 3, "image_lr": 0.1, "trained_layers": Settings().trained_layers}
+    assert new["settings"] == {"inner_epochs": 3, "image_lr": 0.1, "trained_layers": 1, "patience": 0}
     assert (new["method"], new["extra_encoders"], "also" in new) == ("rehearsal", {"x": "1"}, False)
     assert config_under_new_names(new, Settings) == new
 

@@ -90,9 +90,9 @@ def test_the_network_is_that_of_keras(encoder, arrays):
 
 
 def test_it_folds_and_has_a_fingerprint_of_its_own(encoder):
-    from pairstill.towers.folding import find_foldable, is_faithful
+    from pairstill.towers.folding import find_foldable, is_faithful, noise_for
 
-    assert is_faithful(encoder, find_foldable(encoder, 64), 64)
+    assert is_faithful(encoder, find_foldable(encoder, noise_for(encoder, 64)), 64)
     assert encoder.width == 1000
     assert encoder.fingerprint != load_image_encoder("resnet50@random", "logits").fingerprint
 

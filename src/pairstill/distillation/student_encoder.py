@@ -11,7 +11,9 @@ from torch import Tensor
 
 from pairstill.data.pair_sampling import LinksByPicture
 from pairstill.features.encoded_dataset import EncodedDataset, EncodedSplit
+from pairstill.runtime.seeds import generator
 from pairstill.towers.image_encoder import ImageEncoder
+from pairstill.towers.trained_folding import trained_copy
 from pairstill.towers.truncation import truncate
 from pairstill.towers.two_tower import TwoTower, build_heads
 
@@ -33,7 +35,8 @@ class StudentEncoder:
         """
         self._towers, self._width, self._tail = encoded.towers, encoded.image_encoder.width, None
         if layers and encoded.towers.train == "full":
-            trunk, self._tail = truncate(encoded.image_encoder, encoded.towers.image_size, layers)
+            trunk, tail = truncate(encoded.image_encoder, encoded.towers.image_size, layers)
+            self._tail = trained_copy(tail, torch.randn(2, trunk.width, generator=generator(0, "tail")))
             encoded = encoded.behind(trunk)
         self.encoded, self._pixels_for = encoded, pixels_for
         self.real = RealPairSampler(pairs, encoded, views)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import partial
 
@@ -22,7 +23,7 @@ class Teacher:
         self._body: FoldedNetwork | None = None
         if encoded.towers.train == "full":
             # Folded where float32 is exact: a GPU's TF32 could fail the check that the fold is faithful.
-            self._body = fold(self._model.body, encoded.towers.image_size).to(self.device)
+            self._body = fold(copy.deepcopy(encoded.image_encoder).cpu(), encoded.towers.image_size).to(self.device)
             self._model.body = nn.Identity()
         self._model.to(self.device)
 

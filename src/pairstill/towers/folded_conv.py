@@ -3,13 +3,52 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 _ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+
+
+class NormTerms(NamedTuple):
+    """What a batch norm with fixed statistics computes by."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Tensor
+    running_var: Tensor
+    eps: float
+
+
+def fold_terms(
+    weight: Tensor,
+    bias: Tensor | None,
+    gain: Tensor | None,
+    standardise: tuple[float, float] | None,
+    norm: NormTerms | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """A convolution with all that is folded into it: weight, a factor for each of its output channels, and bias.
+
+    `standardise` has the epsilon and the scale of a standardised weight.
+    """
+    scale = None
+    if standardise is not None:  # `torch.var_mean` would do, at five times the cost
+        weight = weight - weight.flatten(1).mean(dim=1).view(-1, 1, 1, 1)
+        var = torch.linalg.vector_norm(weight.flatten(1), dim=1).square() / weight[0].numel()
+        scale = torch.rsqrt(var + standardise[0]) * standardise[1]
+        if gain is not None:
+            scale = scale * gain.flatten()
+    if norm is not None:
+        factor = torch.rsqrt(norm.running_var + norm.eps)
+        if norm.weight is not None:
+            factor = factor * norm.weight
+        bias = (-norm.running_mean if bias is None else bias - norm.running_mean) * factor
+        if norm.bias is not None:
+            bias = bias + norm.bias
+        scale = factor if scale is None else scale * factor
+    return weight, scale, bias
 
 
 class FoldedConv(nn.Module):
@@ -46,33 +85,22 @@ class FoldedConv(nn.Module):
     @torch.no_grad()
     def refold(self) -> None:
         """Recompute weight and bias, in place, from the originals."""
-        weight, bias = cast(Tensor, self.source_weight), cast("Tensor | None", self.source_bias)
-        rows = (-1, 1, 1, 1)
-        scale = None
-        if self.standardise_eps is not None:  # `torch.var_mean` would do, at five times the cost
-            weight = weight - weight.flatten(1).mean(dim=1).view(rows)
-            var = torch.linalg.vector_norm(weight.flatten(1), dim=1).square() / weight[0].numel()
-            scale = torch.rsqrt(var + self.standardise_eps) * self.standardise_scale
-            if self.source_gain is not None:
-                scale = scale * cast(Tensor, self.source_gain).flatten()
-        if self.norm_eps is not None:
-            norm_scale, bias = self._norm(bias)
-            scale = norm_scale if scale is None else scale * norm_scale
+        names = ("weight", "bias", "running_mean", "running_var")
+        norm = {name: cast("Tensor | None", getattr(self, f"source_norm_{name}")) for name in names}
+        standardise = None if self.standardise_eps is None else (self.standardise_eps, self.standardise_scale)
+        weight, scale, bias = fold_terms(
+            cast(Tensor, self.source_weight),
+            cast("Tensor | None", self.source_bias),
+            cast("Tensor | None", self.source_gain),
+            standardise,
+            None if self.norm_eps is None else NormTerms(**norm, eps=self.norm_eps),  # type: ignore[arg-type]
+        )
         if scale is None:
             self.weight.copy_(weight)
         else:
-            torch.mul(weight, scale.view(rows), out=self.weight)
+            torch.mul(weight, scale.view(-1, 1, 1, 1), out=self.weight)
         if self.bias is not None and bias is not None:
             self.bias.copy_(bias)
-
-    def _norm(self, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The batch norm's factor s of each output channel, and the bias that it leaves."""
-        mean, var = cast(Tensor, self.source_norm_running_mean), cast(Tensor, self.source_norm_running_var)
-        scale = torch.rsqrt(var + cast(float, self.norm_eps))
-        if self.source_norm_weight is not None:
-            scale = scale * cast(Tensor, self.source_norm_weight)
-        bias = (-mean if bias is None else bias - mean) * scale
-        return scale, bias if self.source_norm_bias is None else bias + cast(Tensor, self.source_norm_bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[N, C, H, W] → [N, O, H', W'], clipped to 0…ceiling where an activation was folded in."""
@@ -85,15 +113,23 @@ class FoldedConv(nn.Module):
         settings: Any = self.stride, padding, self.dilation, self.groups
         if self.ceiling is None:
             return conv2d(inputs, self.weight, self.bias, *settings)
-        if not isinstance(padding, str) and _fusible(inputs):
+        if not isinstance(padding, str) and fusible(inputs):
             return cast(Tensor, _ConvReLU.apply(inputs, self.weight, self.bias, *settings, self.ceiling))  # type: ignore[no-untyped-call]
         return conv2d(inputs, self.weight, self.bias, *settings).clamp(0, self.ceiling)
 
 
-def _fusible(inputs: Tensor) -> bool:
+def fusible(inputs: Tensor) -> bool:
     """Whether oneDNN's fused operator serves this tensor; it is an internal one of torch and may go away."""
     here = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and _ONEDNN
     return bool(here and torch.backends.mkldnn.enabled and not torch.is_autocast_enabled("cpu"))
+
+
+def fused_conv(inputs: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
+    """clamp(conv2d(inputs), 0, ceiling) by oneDNN; settings are stride, padding, dilation, groups and the ceiling."""
+    stride, padding, dilation, groups, ceiling = settings
+    clamp = ("relu", []) if math.isinf(ceiling) else ("hardtanh", [0.0, ceiling])
+    fused = torch.ops.mkldnn._convolution_pointwise
+    return cast(Tensor, fused(inputs, weight, bias, padding, stride, dilation, groups, *clamp, ""))
 
 
 class _ConvReLU(torch.autograd.Function):
@@ -105,10 +141,7 @@ class _ConvReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
-        stride, padding, dilation, groups, ceiling = settings
-        clamp = ("relu", []) if math.isinf(ceiling) else ("hardtanh", [0.0, ceiling])
-        fused = torch.ops.mkldnn._convolution_pointwise
-        output: Tensor = fused(inputs, weight, bias, padding, stride, dilation, groups, *clamp, "")
+        output = fused_conv(inputs, weight, bias, *settings)
         ctx.settings = settings
         ctx.save_for_backward(inputs, weight, output)
         return output

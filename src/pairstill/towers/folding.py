@@ -44,7 +44,7 @@ class FoldedNetwork(nn.Module):
             self._slots[name] = self._locate(name)
         for conv, norm in self.plan.items():
             self._fold_one(conv, norm)
-        _save_no_copies(self.network)
+        save_no_copies(self.network)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def _locate(self, name: str) -> tuple[nn.Module, str]:
@@ -55,13 +55,13 @@ class FoldedNetwork(nn.Module):
         """Replace a convolution by its folded form and its batch norm by what that leaves behind."""
         old = cast(nn.Conv2d, self.network.get_submodule(conv))
         normaliser = cast("nn.BatchNorm2d | None", self.network.get_submodule(norm) if norm else None)
-        rest, ceiling = (nn.Identity(), None) if normaliser is None else _left_by(normaliser)
+        rest, ceiling = (nn.Identity(), None) if normaliser is None else left_by(normaliser)
         folded = FoldedConv(old, normaliser, ceiling)
-        _replace(self.network, old, folded)
+        replace_layer(self.network, old, folded)
         for leaf in dict(old.named_parameters(recurse=False)):
             self._slots[f"{conv}.{leaf}"] = folded, f"source_{leaf}"
         if normaliser is not None:
-            _replace(self.network, normaliser, rest)
+            replace_layer(self.network, normaliser, rest)
             self._slots.pop(f"{norm}.num_batches_tracked", None)
             for leaf in ("weight", "bias", "running_mean", "running_var"):
                 if getattr(normaliser, leaf) is not None:
@@ -125,7 +125,7 @@ def fold(module: nn.Module, image_size: int) -> FoldedNetwork:
 
 def _fold(module: nn.Module, image_size: int) -> FoldedNetwork:
     """The first plan that proves faithful."""
-    full = find_foldable(module, image_size)
+    full = find_foldable(module, noise_for(module, image_size))
     weights_only = {conv: None for conv in full if hasattr(module.get_submodule(conv), "eps")}
     plans: list[Plan] = [full, weights_only] if weights_only != full else [full]
     for plan in plans:
@@ -136,7 +136,7 @@ def _fold(module: nn.Module, image_size: int) -> FoldedNetwork:
 
 
 @torch.no_grad()
-def find_foldable(module: nn.Module, image_size: int) -> Plan:
+def find_foldable(module: nn.Module, sample: Tensor) -> Plan:
     """Follow one forward pass: convolutions with standardised weights, and those read by one batch norm only."""
     ensure_torchvision()
     probe = copy.deepcopy(module).eval()
@@ -158,7 +158,7 @@ def find_foldable(module: nn.Module, image_size: int) -> Plan:
     for layer in names:
         layer.register_forward_pre_hook(before, with_kwargs=True)
         layer.register_forward_hook(after)
-    probe(_noise(probe, image_size))
+    probe(sample)
     plan: dict[str, str | None] = {}
     for conv, _ in made.values():
         layer, norm = probe.get_submodule(conv), _only_norm(probe, readers.get(conv, []), calls)
@@ -173,6 +173,16 @@ def is_faithful(module: nn.Module, plan: Plan, image_size: int) -> bool:
 
     Real values would not do: a branch that starts with gain 0 hides whatever is wrong inside it.
     """
+    probe = randomised(module)
+    pixels = noise_for(probe, image_size)
+    expected = probe(pixels)
+    error = torch.linalg.vector_norm(FoldedNetwork(probe, plan)(pixels) - expected)
+    return bool(error <= 1e-3 * torch.linalg.vector_norm(expected))
+
+
+@torch.no_grad()
+def randomised(module: nn.Module) -> nn.Module:
+    """A copy with random scales, shifts and statistics, in eval mode."""
     probe, source = copy.deepcopy(module).eval(), generator(0, "fold")
     for value in probe.parameters():
         if value.dim() < 2 or value.numel() == value.shape[0] or not value.any():
@@ -181,10 +191,7 @@ def is_faithful(module: nn.Module, plan: Plan, image_size: int) -> bool:
         if isinstance(layer, nn.BatchNorm2d) and layer.running_mean is not None and layer.running_var is not None:
             layer.running_mean.copy_(torch.randn(layer.num_features, generator=source) * 0.1)
             layer.running_var.copy_(torch.rand(layer.num_features, generator=source) + 0.5)
-    pixels = _noise(probe, image_size)
-    expected = probe(pixels)
-    error = torch.linalg.vector_norm(FoldedNetwork(probe, plan)(pixels) - expected)
-    return bool(error <= 1e-3 * torch.linalg.vector_norm(expected))
+    return probe
 
 
 @contextlib.contextmanager
@@ -198,7 +205,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _noise(module: nn.Module, image_size: int) -> Tensor:
+def noise_for(module: nn.Module, image_size: int) -> Tensor:
     """Two fixed images of noise, of the module's type and device."""
     like = next(module.parameters())
     pixels = torch.randn(2, 3, image_size, image_size, generator=generator(0, "fold", "pixels"))
@@ -225,7 +232,7 @@ def _only_norm(probe: nn.Module, readers: list[str], calls: Counter[str]) -> str
     return None
 
 
-def _left_by(norm: nn.BatchNorm2d) -> tuple[nn.Module, float | None]:
+def left_by(norm: nn.BatchNorm2d) -> tuple[nn.Module, float | None]:
     """What remains of a folded batch norm: a module, and the ceiling of a ReLU that the convolution can take over."""
     drop, act = getattr(norm, "drop", nn.Identity()), getattr(norm, "act", nn.Identity())
     if isinstance(drop, nn.Identity) and type(act) in (nn.ReLU, nn.ReLU6):
@@ -233,7 +240,7 @@ def _left_by(norm: nn.BatchNorm2d) -> tuple[nn.Module, float | None]:
     return nn.Sequential(drop, act), None
 
 
-def _replace(root: nn.Module, old: nn.Module, new: nn.Module) -> None:
+def replace_layer(root: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Put `new` wherever `old` hangs."""
     for parent in list(root.modules()):
         for name, child in list(parent.named_children()):
@@ -241,7 +248,7 @@ def _replace(root: nn.Module, old: nn.Module, new: nn.Module) -> None:
                 setattr(parent, name, new)
 
 
-def _save_no_copies(network: nn.Module) -> None:
+def save_no_copies(network: nn.Module) -> None:
     """In-place activations other than ReLU make autograd copy their input first: out of place is cheaper."""
     for layer in network.modules():
         if getattr(layer, "inplace", False) and not isinstance(layer, (nn.ReLU, nn.LeakyReLU)):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from pairstill.errors import PairstillError, unknown
-from pairstill.runtime.memory import keep_freed_memory
 from pairstill.runtime.seeds import global_seed
+from pairstill.towers.folding import noise_for
 from pairstill.towers.heads import build_head
 from pairstill.towers.image_encoder import ImageEncoder
+from pairstill.towers.trained_folding import trained_copy
 from pairstill.towers.weights import split_name
 
 
@@ -125,9 +124,7 @@ def build_model(towers: Towers, image_encoder: ImageEncoder, text_width: int, se
     """
     model = build_heads(towers, image_encoder.width, text_width, seed)
     if towers.train == "full":
-        keep_freed_memory()
-        model.body = copy.deepcopy(image_encoder).requires_grad_(True)
-        model.body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model.body = trained_copy(image_encoder, noise_for(image_encoder, towers.image_size))
     return model.train()
 
 
