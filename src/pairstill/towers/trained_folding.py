@@ -72,8 +72,8 @@ def _is_faithful(module: nn.Module, plan: Plan, sample: Tensor) -> bool:
     probe = randomised(module).requires_grad_(True).eval()
     folded = _folded(copy.deepcopy(probe), plan).eval()
     found = [_output_and_gradients(network, sample) for network in (probe, folded)]
-    outputs, gradients = zip(*found, strict=True)
-    return _alike(*outputs, within=1e-3) and _alike(*gradients, within=0.2)
+    (output, gradients), (folded_output, folded_gradients) = found
+    return _alike(output, folded_output, 1e-3) and _alike(gradients, folded_gradients, 0.2)
 
 
 def _output_and_gradients(network: nn.Module, sample: Tensor) -> tuple[Tensor, Tensor]:
