@@ -6,6 +6,8 @@ import torch
 from pairstill import api
 from pairstill.errors import PairstillError
 from pairstill.experts.bank import Bank
+from pairstill.experts.packing import unpack
+from pairstill.runtime.files import read_tensors
 from tests.conftest import TINY_HEADS
 from tests.experts.conftest import ANCHOR, expert, small_bank
 
@@ -17,6 +19,15 @@ def test_checkpoints_come_back_as_nearly_as_six_bits_can_say(tmp_path):
         for name, value in epoch.items():
             largest = (value - ANCHOR[name]).abs().max().item()
             assert 0 < (bank.parameters(row)[name] - value).abs().max().item() <= 0.51 * largest / 31 + 0.004 * largest
+
+
+def test_layers_unpacked_together_are_those_unpacked_one_by_one(tmp_path):
+    anchor = {"w": torch.randn(7, 30), "b": torch.randn(()), "c": torch.randn(64), "d": torch.randn(3, 5, 11)}
+    bank = Bank.create(tmp_path, anchor, {}, "data1", {})
+    bank.add(0, [{name: value + torch.randn(value.shape) for name, value in anchor.items()}])
+    found, stored = bank.parameters(0), read_tensors(tmp_path / "expert-000/epoch-001.safetensors")
+    for name, start in anchor.items():
+        assert torch.equal(found[name], start + unpack(stored[name], stored[f"{name}:scales"], start.shape))
 
 
 def test_a_bank_is_a_fifth_of_its_parameters(tmp_path):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pairstill.errors import PairstillError
-from pairstill.experts.packing import pack, unpack
+from pairstill.experts.packing import pack, unpack, unpack_blocks
 from pairstill.runtime.files import (
     digest_of,
     read_manifest,
@@ -221,9 +221,16 @@ class Bank:
 
     def parameters(self, index: int) -> dict[str, Tensor]:
         """The parameters of checkpoint `index`."""
+        stored = self._stored(index)
         if not self._packed:
-            return self._stored(index)
-        return {name: start + self._displacement(index, name) for name, start in self.anchor.items()}
+            return stored
+        scales = [stored[name + _SCALES] for name in self.anchor]
+        sizes = [len(part) for part in scales]
+        blocks = unpack_blocks(torch.cat([stored[name] for name in self.anchor]), torch.cat(scales)).split(sizes)
+        return {
+            name: part.view(-1)[: start.numel()].view(start.shape).add_(start)
+            for (name, start), part in zip(self.anchor.items(), blocks, strict=True)
+        }
 
     def _displacement(self, index: int, name: str) -> Tensor:
         """How far one layer of a checkpoint is from the anchor."""

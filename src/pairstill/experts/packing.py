@@ -7,18 +7,13 @@ Values are cut into blocks of 64. A block keeps its largest magnitude m as a 16-
 from __future__ import annotations
 
 import math
-from functools import cache
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 BLOCK = 64
 LARGEST = 31
 BYTES = 3 * BLOCK // 4
-
-Bytes = NDArray[np.uint8]
 
 
 def pack(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,21 +31,16 @@ def pack(values: Tensor) -> tuple[Tensor, Tensor]:
 
 def unpack(codes: Tensor, scales: Tensor, shape: torch.Size) -> Tensor:
     """What `pack` made codes and scales of, as nearly as they can say it."""
-    parts: Bytes = codes.numpy().reshape(-1, 3, BLOCK // 4)
-    high = parts[:, 2].astype(np.uint16)
-    left = parts[:, 0] | (high & 15) << 8
-    right = parts[:, 1] | high >> 4 << 8
-    values = np.empty((len(parts), 4, BLOCK // 4), np.float32)
-    firsts, seconds = _numbers()
-    for place, numbers in ((0, left), (2, right)):
-        np.take(firsts, numbers, out=values[:, place])
-        np.take(seconds, numbers, out=values[:, place + 1])
-    blocks = torch.from_numpy(values).reshape(len(parts), BLOCK) * scales.float()[:, None]
-    return blocks.reshape(-1)[: math.prod(shape)].reshape(shape)
+    return unpack_blocks(codes, scales).reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
-@cache
-def _numbers() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The two whole numbers in each number of 12 bits."""
-    every = np.arange(1 << 12)
-    return (every & 63).astype(np.float32) - LARGEST, (every >> 6).astype(np.float32) - LARGEST
+def unpack_blocks(codes: Tensor, scales: Tensor) -> Tensor:
+    """The values of each block, [blocks, 64]; of many layers at once, all cores share the work."""
+    parts = codes.view(-1, 3, BLOCK // 4)
+    high = parts[:, 2].to(torch.int16)
+    left = parts[:, 0] | (high & 15) << 8  # two numbers of 12 bits
+    right = parts[:, 1] | (high >> 4) << 8
+    values = torch.empty(len(parts), 4, BLOCK // 4)
+    for place, numbers in enumerate((left & 63, left >> 6, right & 63, right >> 6)):
+        values[:, place] = numbers
+    return values.view(-1, BLOCK).sub_(LARGEST).mul_(scales.float()[:, None])
